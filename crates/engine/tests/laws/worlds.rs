@@ -53,9 +53,12 @@ pub(crate) fn open_folder(fixture: &str) -> (ModelFiles, TempDir) {
     decoder_named(fixture).checkpoint.write_bare_folder(folder.path());
     let path = folder.path().join("config.json");
     let config = std::fs::read_to_string(&path).expect("config");
-    let longer = config
-        .replace("\"max_position_embeddings\": 128", "\"max_position_embeddings\": 512")
-        .replace("\"max_position_embeddings\": 256", "\"max_position_embeddings\": 1024");
+    let names = ["max_position_embeddings", "model_max_length"];
+    let longer = names.iter().fold(config, |config, name| {
+        config
+            .replace(&format!("\"{name}\": 128"), &format!("\"{name}\": 512"))
+            .replace(&format!("\"{name}\": 256"), &format!("\"{name}\": 1024"))
+    });
     std::fs::write(&path, longer).expect("config");
     (ModelFiles::open(folder.path()).expect(fixture), folder)
 }
