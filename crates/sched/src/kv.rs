@@ -55,7 +55,7 @@ pub(crate) struct Held {
     /// `None` for a model without recurrent layers, and while a transfer holds the blocks.
     pub(crate) lane: Option<Lane>,
     /// `None` for a model without attention windows.
-    windows: Option<HeldWindows>,
+    windows: Option<Box<HeldWindows>>,
 }
 
 const LOCKED: &str = "invariant: a table comes with a lock";

@@ -128,7 +128,7 @@ impl Kv {
         &mut self,
         beginning: &Beginning,
         sizes: Sizes,
-    ) -> Option<HeldWindows> {
+    ) -> Option<Box<HeldWindows>> {
         let end_of =
             |n_tokens: usize| self.first_needed(n_tokens)..n_tokens.div_ceil(self.block_size);
         let ends = [end_of(sizes.n_prompt), end_of(self.n_on_path)];
@@ -140,7 +140,7 @@ impl Kv {
             windows.retain(id);
             table.push(id);
         }
-        Some(HeldWindows { table, ends })
+        Some(Box::new(HeldWindows { table, ends }))
     }
 
     /// The window blocks of a fork of `parent`, which has computed the first `n_shared` tokens.
