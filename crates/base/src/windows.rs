@@ -32,7 +32,7 @@ impl Reach {
 /// The layers with a window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct KvWindows {
-    /// What they read; the widest of all layers.
+    /// The tokens that these layers read; where windows differ, the widest.
     pub reach: Reach,
     /// Blocks of the pool that the tokens of one block take in these layers; at least one.
     pub n_blocks: usize,
@@ -42,7 +42,7 @@ pub struct KvWindows {
 }
 
 impl KvWindows {
-    /// Most blocks of tokens in which those lie that one token reads, itself included.
+    /// Most blocks of tokens that one token reads from, its own included.
     pub fn n_needed(&self, block_size: usize) -> usize {
         match self.reach {
             Reach::Last(n) => (n - 1).div_ceil(block_size) + 1,
@@ -50,15 +50,15 @@ impl KvWindows {
         }
     }
 
-    /// Blocks of the pool for `n_tokens` blocks of tokens, `n_windows` of them with what layers with a
-    /// window keep.
+    /// Blocks of the pool for `n_tokens` blocks of tokens, of which `n_windows` are kept in the layers with
+    /// a window, too.
     pub fn n_taken(&self, n_tokens: usize, n_windows: usize) -> usize {
         let for_all = if self.is_all { 0 } else { n_tokens };
         for_all.saturating_add(n_windows.saturating_mul(self.n_blocks))
     }
 
-    /// Blocks of the pool that a sequence holds which computes `n_more` blocks of tokens at once, and which
-    /// has `n_tokens` of them with these.
+    /// Blocks of the pool that a sequence of `n_tokens` blocks of tokens holds while it computes `n_more` of
+    /// them at once.
     pub fn n_held(&self, n_tokens: usize, n_more: usize, block_size: usize) -> usize {
         let n_windows = n_tokens.min(self.n_needed(block_size).saturating_add(n_more));
         self.n_taken(n_tokens, n_windows)

@@ -92,7 +92,8 @@ fn text(llm: &Llm, places: &Places, needs_key: bool) -> String {
     );
     let _ = writeln!(
         text,
-        "context  {} tokens; {} for keys and values hold {} tokens of all requests, or {} requests of that length",
+        "context  {} tokens; {} for keys and values hold {} tokens of all requests, or \
+         {} requests of that length",
         info.context_tokens,
         bytes(info.kv_bytes),
         info.kv_bytes / info.kv_bytes_per_token.max(1),

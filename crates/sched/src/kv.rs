@@ -198,7 +198,7 @@ impl Kv {
         output: &mut SchedulerOutput,
     ) -> Option<Admission> {
         let n_full = found.n_full;
-        let n_own = self.n_needed(found, sizes.n_reserved);
+        let n_own = sizes.n_reserved.div_ceil(self.block_size) - n_full;
         let from_host = host.filter(|host| host.n_tokens > n_full * self.block_size);
         let n_loaded = from_host.map(|host| host.n_tokens);
         let beginning = self.begin_windows(found, n_loaded, sizes);
@@ -260,11 +260,6 @@ impl Kv {
         if self.windows.as_ref().is_none_or(|windows| !windows.has_own_pool()) {
             output.copies.push((from, to.table.blocks()[idx]));
         }
-    }
-
-    /// Blocks that a sequence takes for its tokens beside those of a match.
-    pub(crate) fn n_needed(&self, found: &RadixMatch, n_tokens: usize) -> usize {
-        n_tokens.div_ceil(self.block_size) - found.n_full
     }
 
     /// Blocks for one that begins like `parent`, which has computed the first `n_shared` tokens:

@@ -42,7 +42,7 @@ impl WindowId {
 }
 
 /// The window blocks of one sequence: those of its last tokens.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[must_use = "a table that is dropped instead of released leaks its window blocks"]
 pub(crate) struct WindowTable {
     /// Blocks of tokens before the first one that it holds.
@@ -105,7 +105,7 @@ struct Chain {
     tail: u32,
 }
 
-/// What is known of a window block.
+/// The state of a window block in the cache.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     /// The block of the same tokens, while the cache keeps this window block.

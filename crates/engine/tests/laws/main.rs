@@ -118,6 +118,18 @@ fn in_little_memory(law: &Law) -> EngineMetrics {
     swapped_out
 }
 
+/// Drafts from texts in chains and in trees, and each instruction set.
+fn from_texts_and_with_all_kernels(law: &Law) {
+    drafted_from_texts(law);
+    for method in [SpecMethod::Ngram, SpecMethod::Suffix, SpecMethod::Recycle] {
+        let drafting = World { config: forced(method), branches: true, ..World::plain() };
+        law.holds("drafted in trees", &drafting);
+    }
+    for kernels in Kernels::available().skip(1) {
+        law.holds(kernels.name, &World { kernels, ..World::plain() });
+    }
+}
+
 fn drafted_by_models(law: &Law) {
     let drafting = World { config: forced(SpecMethod::Draft), ..World::plain() };
     let metrics = law.holds("drafted by itself", &drafting);

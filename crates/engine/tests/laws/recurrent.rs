@@ -2,13 +2,13 @@
 //! the same reuse of what was computed.
 
 use pelton_base::{Ask, RequestId, ServiceParams};
-use pelton_engine::{EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig, SpecMethod};
+use pelton_engine::{EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig};
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{CHUNK_TOKENS, Compute, CpuDevice, LoadOptions, load};
 use pelton_sched::{Choices, PreemptionMode};
 
 use crate::worlds::*;
-use crate::{Law, drafted_from_texts, in_little_memory};
+use crate::{Law, from_texts_and_with_all_kernels, in_little_memory};
 
 fn law_holds_for(fixture: &str) {
     for compute in [Compute::Auto, Compute::F32] {
@@ -19,15 +19,8 @@ fn law_holds_for(fixture: &str) {
         law.holds("in a batch of eight", &plain);
         // Only tokens up to a border of a chunk are swapped, and these requests are short.
         in_little_memory(&law);
-        drafted_from_texts(&law);
-        for method in [SpecMethod::Ngram, SpecMethod::Suffix, SpecMethod::Recycle] {
-            let drafting = World { config: forced(method), branches: true, ..plain.clone() };
-            law.holds("drafted in trees", &drafting);
-        }
+        from_texts_and_with_all_kernels(&law);
         law.holds("on two threads", &World { n_threads: 2, ..plain.clone() });
-        for kernels in Kernels::available().skip(1) {
-            law.holds(kernels.name, &World { kernels, ..plain.clone() });
-        }
     }
 }
 

@@ -2,13 +2,12 @@
 //! behind it, and as little memory as is said.
 
 use pelton_engine::{EngineConfig, SpecMethod};
-use pelton_kernels::Kernels;
 use pelton_model::{Compute, ModelFiles};
 use pelton_sched::{Choices, PreemptionMode};
 use pelton_testkit::golden::decoders;
 
 use crate::worlds::*;
-use crate::{Law, drafted_from_texts, in_little_memory};
+use crate::{Law, from_texts_and_with_all_kernels, in_little_memory};
 
 fn law_holds_for(fixture: &str) {
     let (files, _folder) = open_folder(fixture);
@@ -19,17 +18,10 @@ fn law_holds_for(fixture: &str) {
     let law = Law { name: fixture.to_owned(), files, compute, alone };
     law.holds("in a batch of eight", &plain);
     in_little_memory(&law);
-    drafted_from_texts(&law);
-    for method in [SpecMethod::Ngram, SpecMethod::Suffix, SpecMethod::Recycle] {
-        let drafting = World { config: forced(method), branches: true, ..plain.clone() };
-        law.holds("drafted in trees", &drafting);
-    }
+    from_texts_and_with_all_kernels(&law);
     law.holds("drafted by itself", &World { config: forced(SpecMethod::Draft), ..plain.clone() });
     let early = World { config: forced(SpecMethod::EarlyExit), ..plain.clone() };
     law.holds("drafted by its first layer", &early);
-    for kernels in Kernels::available().skip(1) {
-        law.holds(kernels.name, &World { kernels, ..plain.clone() });
-    }
 }
 
 #[test]

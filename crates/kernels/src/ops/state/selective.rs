@@ -57,9 +57,9 @@ pub struct SelectiveInput<'a> {
     pub x: StridedRows<'a>,
     /// Time steps before their softplus, `[m, channels]`.
     pub steps: StridedRows<'a>,
-    /// What a row adds to the elements of a state (B): `[m, state_dim]`.
+    /// Factors with which the input of a row enters the elements of a state (B): `[m, state_dim]`.
     pub keys: StridedRows<'a>,
-    /// What a row reads of them (C): `[m, state_dim]`.
+    /// Weights of the elements of a state in the output of a row (C): `[m, state_dim]`.
     pub queries: StridedRows<'a>,
     /// Gates before their SiLU, `[m, channels]`.
     pub gates: StridedRows<'a>,
@@ -79,11 +79,11 @@ pub(super) struct Row<'a> {
     keys: &'a [f32],
     /// `[vector][state_dim][16]`.
     rates: &'a [f32],
-    /// What is computed of the row, unless the state alone moves on.
+    /// Inputs of the output of the row; `None` where only the state moves on.
     read: Option<Read<'a>>,
 }
 
-/// What the output of a row is made of.
+/// Inputs of the output of a row, beside the state.
 struct Read<'a> {
     queries: &'a [f32],
     skip: &'a [f32],

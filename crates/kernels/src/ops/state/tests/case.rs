@@ -29,7 +29,7 @@ pub(super) struct Case {
     pub(super) x: Vec<Vec<f32>>,
     pub(super) decay: Vec<Vec<f32>>,
     pub(super) beta: Vec<Vec<f32>>,
-    /// What a selective scan has beside q, k and v, in the place of a scan.
+    /// Further inputs of a selective scan; `None` for a scan of matrices.
     pub(super) selective: Option<Selective>,
 }
 

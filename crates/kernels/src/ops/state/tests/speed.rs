@@ -9,8 +9,8 @@ use std::time::Instant;
 use crate::StridedRows;
 use crate::testing::Random;
 use crate::{
-    Cpu, Decays, HeadOrder, Kernels, ScanInput, ScanShape, SelectiveInput, StateLayer, StateSeq,
-    StateShape, StateStore,
+    Cpu, Decays, HeadOrder, Kernels, ScanInput, ScanShape, StateLayer, StateSeq, StateShape,
+    StateStore,
 };
 
 /// Seconds of a call that few other programs disturbed: the fifth best of 41.
@@ -108,74 +108,6 @@ fn times_of_a_scan() {
                     512.0 / time
                 );
             }
-        }
-    }
-}
-
-/// Seconds of a selective scan of `n_rows` rows of 8,192 channels with 16 elements each.
-fn measure_selective(cpu: &Cpu, n_rows: usize) -> f64 {
-    let (channels, state_dim) = (8192, 16);
-    let layer = StateLayer {
-        matrix: channels * state_dim,
-        channels: 0,
-        taps: 0,
-        key_width: state_dim,
-        update_width: channels,
-        n_heads: 1,
-        is_selective: true,
-        has_channel_decays: false,
-    };
-    let n_lanes = if n_rows == 1 { 100 } else { 2 };
-    let mut store = StateStore::new(StateShape { layers: vec![layer], n_lanes, n_snapshots: 0 });
-    let mut random = Random::new(231);
-    let x = random.normals(n_rows * channels);
-    let keys = random.normals(n_rows * state_dim);
-    let rates = vec![-1.0; channels * state_dim];
-    let mut out = vec![0.0; x.len()];
-    let mut call = |i: usize| {
-        let position = if n_rows == 1 { i / n_lanes } else { 0 };
-        let sequences = [StateSeq {
-            rows: 0..n_rows,
-            first_position: position,
-            lane: i % n_lanes,
-            border: 0,
-            saves: &[],
-            tree: None,
-        }];
-        let (x, keys) = (StridedRows::dense(&x, channels), StridedRows::dense(&keys, state_dim));
-        let input = SelectiveInput {
-            state_dim,
-            x,
-            steps: x,
-            keys,
-            queries: keys,
-            gates: x,
-            rates: &rates,
-            skip: &rates[..channels],
-            sequences: &sequences,
-        };
-        cpu.selective_scan(&mut store, 0, &input, &mut out);
-    };
-    // Every lane gets its first row.
-    (0..n_lanes).for_each(&mut call);
-    seconds(|i| call(n_lanes + i))
-}
-
-#[test]
-#[ignore = "prints times"]
-fn times_of_a_selective_scan() {
-    for kernels in ["avx512", "avx2"].into_iter().filter_map(Kernels::by_name) {
-        for n_threads in [1, 2] {
-            let cpu = Cpu::with(kernels, n_threads);
-            let _awake = cpu.team.stay_awake();
-            let (one, many) = (measure_selective(&cpu, 1), measure_selective(&cpu, 512));
-            println!(
-                "{} x {n_threads}: a row {:.1} us, {:.1} GB/s of state; 512 rows: {:.0} rows/s",
-                kernels.name,
-                one * 1e6,
-                2.0 * (8192 * 16 * 4) as f64 / one / 1e9,
-                512.0 / many
-            );
         }
     }
 }
