@@ -53,6 +53,7 @@ mod sandbox;
 #[cfg(target_os = "linux")]
 mod serve_hardening;
 mod served;
+mod states;
 mod story;
 #[cfg(target_os = "linux")]
 mod system_limits;
