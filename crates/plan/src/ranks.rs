@@ -218,13 +218,14 @@ fn received(spec: &ArchSpec, split: Split, n_ranks: usize) -> f64 {
     let elsewhere = spec.layers.iter().map(|layer| match &layer.mlp {
         Mlp::Moe(moe) => {
             let n = moe.router.n_experts;
-            moe.router.top_k as f64 * (n - n / n_ranks) as f64 / n as f64
+            let width = moe.expert_width(spec.hidden_size) as f64;
+            moe.router.top_k as f64 * width * (n - n / n_ranks) as f64 / n as f64
         }
         _ => 0.0,
     });
     match split {
         Split::Outputs => widths.sum::<usize>() as f64 * others,
         Split::Pipeline => (spec.hidden_size * (n_ranks - 1)) as f64,
-        Split::Experts => 2.0 * elsewhere.sum::<f64>() * spec.hidden_size as f64,
+        Split::Experts => 2.0 * elsewhere.sum::<f64>(),
     }
 }

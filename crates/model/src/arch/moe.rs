@@ -39,6 +39,7 @@ impl HfConfig {
                 act: self.hidden_act,
                 bias: false,
             },
+            latent_size: None,
             limit: None,
             shared: None,
         })

@@ -1,8 +1,8 @@
 //! Nemotron-H, Nemotron Nano 2 and Nemotron 3 (NVIDIA, 2025): layers of one mixer each, Mamba 2, attention
-//! without positions, a perceptron with a squared ReLU, or a mixture of such perceptrons.
-//!
-//! The larger models of Nemotron 3, whose experts read a projection of their input
-//! (`moe_latent_size`), are refused.
+//! without positions, a perceptron with a squared ReLU, or a mixture of such perceptrons, in the larger
+//! models of Nemotron 3 with experts of a smaller width than the model's (`moe_latent_size`).
+
+use pelton_base::limits;
 
 use super::{
     Absent, Act, Arch, ArchSpec, GatedMlp, GroupRank, LayerPattern, Mixer, Mlp, Moe, Part,
@@ -25,6 +25,8 @@ const NAMES: &[(Part, &str)] = ssm::names![
     (Part::Down, "mixer.down_proj"),
     (Part::Router, "mixer.gate"),
     (Part::RouterCorrection, "mixer.gate.e_score_correction_bias"),
+    (Part::LatentDown, "mixer.fc1_latent_proj"),
+    (Part::LatentUp, "mixer.fc2_latent_proj"),
     (Part::ExpertUp, "mixer.experts.*.up_proj"),
     (Part::ExpertDown, "mixer.experts.*.down_proj"),
     (Part::SharedUp, "mixer.shared_experts.up_proj"),
@@ -105,12 +107,10 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
 }
 
 fn moe(cfg: &HfConfig) -> Result<Moe, ConfigError> {
-    let latent = cfg.field("moe_latent_size");
-    if latent.non_null().is_some() {
-        let expected = "null: experts that read a projection of their input are not supported";
-        return Err(latent.error(expected));
-    }
     let mut moe = cfg.moe()?;
+    if let Some(latent) = cfg.field("moe_latent_size").non_null() {
+        moe.latent_size = Some(latent.count(limits::MODEL_WIDTH)?);
+    }
     moe.router.score = RouterScore::Sigmoid;
     moe.router.groups = cfg.expert_groups(&moe, GroupRank::TwoBest)?;
     moe.router.scale = cfg.number("routed_scaling_factor", 1.0, [1e-6, 1e6])?;
@@ -154,10 +154,10 @@ mod tests {
     }
 
     #[test]
-    fn letters_that_are_not_known_and_experts_with_a_projection_are_named() {
+    fn letters_that_are_not_known_and_experts_without_width_are_named() {
         let error = parse_config(config("M?").as_bytes()).expect_err("a letter").to_string();
         assert!(error.contains("\"?\"") || error.contains("layer_types"), "{error}");
-        let experts = r#""n_routed_experts": 4, "num_experts_per_tok": 2, "moe_latent_size": 32"#;
+        let experts = r#""n_routed_experts": 4, "num_experts_per_tok": 2, "moe_latent_size": 0"#;
         let config = config("ME").replacen('{', &format!("{{{experts}, "), 1);
         let config = parse_config(config.as_bytes()).expect("well-formed");
         let error = (super::ARCH.spec)(&config).expect_err("experts").to_string();

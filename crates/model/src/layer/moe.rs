@@ -9,6 +9,13 @@
 //!
 //! Where experts have no gate, each of them and the shared one is `down(act(up))`.
 //!
+//! Where experts work in a smaller width (LatentMoE: NVIDIA, *Nemotron 3*, 2025), a projection before
+//! them and one after their sum are shared by all; the router and the shared expert read `x`:
+//!
+//! ```text
+//! out = latent up(Σ weight · expert(latent down(x))) + shared(x)
+//! ```
+//!
 //! [`Router`] has what routers do differently; `arch::Experts` has how files store experts.
 
 pub use pelton_base::{ExpertGroups, GroupRank, Router, RouterScore};
@@ -39,6 +46,9 @@ pub struct Moe {
     pub has_gates: bool,
     /// One expert.
     pub expert: GatedMlp,
+    /// Width of the inputs and outputs of experts, where it is not that of the model; the
+    /// projections to and from it have a bias where the experts have one.
+    pub latent_size: Option<usize>,
     /// Upper bound of gates, and bound of the magnitude of ups, to which 1 is added afterwards.
     pub limit: Option<f32>,
     /// The perceptron that every row goes through beside its experts.
@@ -59,11 +69,17 @@ impl Moe {
     pub fn n_idle_parameters(&self, hidden_size: usize) -> usize {
         let (ffn, n_idle) =
             (self.expert.intermediate_size, self.router.n_experts - self.router.top_k);
-        let biases = if self.expert.bias { self.n_ups() * ffn + hidden_size } else { 0 };
-        n_idle * ((self.n_ups() + 1) * hidden_size * ffn + biases)
+        let width = self.expert_width(hidden_size);
+        let biases = if self.expert.bias { self.n_ups() * ffn + width } else { 0 };
+        n_idle * ((self.n_ups() + 1) * width * ffn + biases)
     }
 
-    /// Matrices from the hidden size to the width of an expert.
+    /// Width of the inputs and outputs of experts.
+    pub fn expert_width(&self, hidden_size: usize) -> usize {
+        self.latent_size.unwrap_or(hidden_size)
+    }
+
+    /// Matrices from the input of an expert to its hidden layer.
     fn n_ups(&self) -> usize {
         1 + usize::from(self.has_gates)
     }
@@ -76,13 +92,22 @@ impl Moe {
         }
     }
 
+    /// The parameters of the projections to and from the width of the experts.
+    fn latent_parameters(&self, hidden_size: usize) -> Parameters {
+        let Some(latent) = self.latent_size else { return Parameters::default() };
+        Parameters::products(&[[latent, hidden_size], [hidden_size, latent]])
+            .vector(self.expert.bias, latent + hidden_size)
+    }
+
     fn of_experts(&self, hidden_size: usize, n: usize) -> usize {
         let n_matrices = self.n_ups() + 1;
+        let width = self.expert_width(hidden_size);
+        let latent = 2 * self.latent_size.unwrap_or(0);
         let shared = self.shared.as_ref().map_or(0, |shared| {
             n_matrices * shared.mlp.intermediate_size + usize::from(shared.is_gated)
         });
         let experts = n_matrices * n * self.expert.intermediate_size;
-        hidden_size * (self.router.n_experts + experts + shared)
+        hidden_size * (self.router.n_experts + latent + shared) + width * experts
     }
 }
 
@@ -93,6 +118,9 @@ pub struct MoeWeights<B: Device> {
     pub router: Linear<B>,
     /// Added to the scores that experts are ranked by, `[n_experts]`.
     pub correction: Option<B::Vector>,
+    /// The projections to and from the width of the experts, `[latent, hidden]` and
+    /// `[hidden, latent]`.
+    pub latent: Option<[Linear<B>; 2]>,
     /// One for each expert.
     pub experts: Vec<TwoLayers<B>>,
     /// The perceptron that every row goes through beside its experts.
@@ -112,6 +140,7 @@ pub struct SharedWeights<B: Device> {
 pub struct MoePlan<'a> {
     router: LinearPlan<'a>,
     correction: Option<NormPlan<'a>>,
+    latent: Option<[LinearPlan<'a>; 2]>,
     experts: Vec<TwoPlan<'a>>,
     shared: Option<Module<SharedExpert, SharedPlan<'a>>>,
 }
@@ -132,6 +161,7 @@ impl Kind for Moe {
 
     fn parameters(&self, hidden_size: usize, head_rows: usize) -> Parameters {
         let Router { n_experts, top_k, .. } = self.router;
+        let width = self.expert_width(hidden_size);
         let shared = self.shared.as_ref().map(|shared| {
             let mlp = self.perceptron(&shared.mlp, hidden_size, head_rows);
             if shared.is_gated { mlp.exact(1, hidden_size) } else { mlp }
@@ -140,7 +170,8 @@ impl Kind for Moe {
             .exact(n_experts, hidden_size)
             .vector(self.router_bias, n_experts)
             .vector(self.has_correction, n_experts)
-            .and(self.perceptron(&self.expert, hidden_size, head_rows).copied(n_experts, top_k))
+            .and(self.latent_parameters(hidden_size))
+            .and(self.perceptron(&self.expert, width, head_rows).copied(n_experts, top_k))
             .and(shared.unwrap_or_default())
     }
 }
@@ -167,7 +198,8 @@ impl<'a> Found<'a> for MoePlan<'a> {
         let switch = shared.and_then(|shared| shared.switch.as_ref());
         let perceptrons = self.experts.iter().chain(shared.map(|shared| &shared.mlp));
         let perceptrons = perceptrons.flat_map(TwoPlan::linears);
-        let linears = [&self.router].into_iter().chain(switch).chain(perceptrons);
+        let latent = self.latent.iter().flatten();
+        let linears = [&self.router].into_iter().chain(switch).chain(latent).chain(perceptrons);
         PlannedTensors {
             linears: linears.collect(),
             vectors: self.correction.iter().collect(),
@@ -177,26 +209,31 @@ impl<'a> Found<'a> for MoePlan<'a> {
 }
 
 impl<B: Device> MoeWeights<B> {
-    /// The projections that are in no expert.
+    /// The projections of each row that are in no expert.
     fn alone(&self) -> impl Iterator<Item = &Linear<B>> {
         let switch = self.shared.iter().filter_map(|shared| shared.weights.switch.as_ref());
         [&self.router].into_iter().chain(switch)
     }
 
-    /// The perceptron that every row goes through, and those of the experts.
-    fn perceptrons(&self) -> impl Iterator<Item = &TwoLayers<B>> {
-        self.shared.iter().map(|shared| &shared.weights.mlp).chain(&self.experts)
+    /// The perceptron that every row goes through.
+    fn shared_mlp(&self) -> impl Iterator<Item = &TwoLayers<B>> {
+        self.shared.iter().map(|shared| &shared.weights.mlp)
     }
 }
 
 impl<B: Device> Packed<B> for MoeWeights<B> {
     fn matrices(&self) -> Vec<&B::Weight> {
-        let perceptrons = self.perceptrons().flat_map(TwoLayers::linears);
-        self.alone().chain(perceptrons).flat_map(Linear::weights).collect()
+        let perceptrons = self.shared_mlp().chain(&self.experts).flat_map(TwoLayers::linears);
+        let latent = self.latent.iter().flatten();
+        self.alone().chain(latent).chain(perceptrons).flat_map(Linear::weights).collect()
     }
 
     fn inputs(&self) -> Vec<&Linear<B>> {
-        self.alone().chain(self.perceptrons().map(|mlp| &mlp.up)).collect()
+        let alone = self.alone().chain(self.shared_mlp().map(|mlp| &mlp.up));
+        match &self.latent {
+            Some([down, _]) => alone.chain([down]).collect(),
+            None => alone.chain(self.experts.iter().map(|mlp| &mlp.up)).collect(),
+        }
     }
 }
 
@@ -210,7 +247,11 @@ impl Stages for Moe {
             correction: (self.has_correction)
                 .then(|| lookup.vector(Name::RouterCorrection, layer, n_experts))
                 .transpose()?,
-            experts: lookup.experts(layer, n_experts, &self.expert, self.has_gates)?,
+            latent: self
+                .latent_size
+                .map(|n| plan_latent(lookup, layer, n, &self.expert))
+                .transpose()?,
+            experts: lookup.experts(layer, self)?,
             shared: match &self.shared {
                 None => None,
                 Some(spec) => {
@@ -237,6 +278,10 @@ impl Stages for Moe {
         Ok(MoeWeights {
             router: packer.linear(&plan.router)?,
             correction: plan.correction.as_ref().map(|plan| packer.vector(plan)).transpose()?,
+            latent: match &plan.latent {
+                None => None,
+                Some([down, up]) => Some([packer.linear(down)?, packer.linear(up)?]),
+            },
             experts: (plan.experts.iter())
                 .map(|expert| expert.pack(packer))
                 .collect::<Result<_, _>>()?,
@@ -254,6 +299,11 @@ impl Stages for Moe {
         if let Some(NormPlan { weights, rows, .. }) = plan.correction {
             let name = list.naming.bias(Name::RouterCorrection, layer);
             list.vector(name, Source::plain(weights, rows));
+        }
+        for (name, linear) in
+            [Name::LatentDown, Name::LatentUp].into_iter().zip(plan.latent.into_iter().flatten())
+        {
+            list.only(name, layer, linear)?;
         }
         list_experts(plan.experts, self.has_gates, layer, list)?;
         let Some(Module { weights: SharedPlan { mlp, switch }, .. }) = plan.shared else {
@@ -298,6 +348,22 @@ impl SharedExpert {
         let switch = self.is_gated.then(|| plan_switch(lookup, layer)).transpose()?;
         Ok(SharedPlan { mlp, switch })
     }
+}
+
+/// The projections to and from the width of the experts, `n`.
+fn plan_latent<'a>(
+    lookup: &Lookup<'a, '_>,
+    layer: usize,
+    n: usize,
+    expert: &GatedMlp,
+) -> Result<[LinearPlan<'a>; 2], ModelError> {
+    let hidden = lookup.spec.hidden_size;
+    let down = Projection { name: Name::LatentDown, rows: Rows::all(n) };
+    let up = Projection { name: Name::LatentUp, rows: Rows::all(hidden) };
+    Ok([
+        lookup.linear(layer, &[down], hidden, expert.bias)?,
+        lookup.linear(layer, &[up], n, expert.bias)?,
+    ])
 }
 
 /// The row whose product goes through a sigmoid: a matrix, or a vector.

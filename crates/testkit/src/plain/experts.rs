@@ -69,11 +69,14 @@ fn route(router: &Router, logits: &[f32], correction: Option<&[f32]>) -> Vec<(us
 /// The weighted sum of what the experts of a row make of it, and what is shared.
 pub(super) fn mixture(spec: &Moe, moe: &MoeWeights<PlainDevice>, x: &[f32]) -> Vec<f32> {
     let logits = linear_row(&moe.router, x);
-    let mut out = vec![0.0; x.len()];
+    let latent = moe.latent.as_ref().map(|[down, _]| linear_row(down, x));
+    let width = spec.expert_width(x.len());
+    let mut out = vec![0.0; width];
     for (expert, weight) in route(&spec.router, &logits, moe.correction.as_deref()) {
         let expert = &moe.experts[expert];
         let (in_factor, out_factor) = if spec.weighs_input { (weight, 1.0) } else { (1.0, weight) };
-        let input: Vec<f32> = x.iter().map(|x| x * in_factor).collect();
+        let input: Vec<f32> =
+            latent.as_deref().unwrap_or(x).iter().map(|x| x * in_factor).collect();
         let hidden = linear_row(&expert.up, &input);
         let (gates, ups) = hidden.split_at(hidden.len() / 2);
         let product = |(gate, up): (&f32, &f32)| match spec.limit {
@@ -88,6 +91,9 @@ pub(super) fn mixture(spec: &Moe, moe: &MoeWeights<PlainDevice>, x: &[f32]) -> V
         };
         let given = linear_row(&expert.down, &hidden);
         out.iter_mut().zip(given).for_each(|(out, x)| *out += out_factor * x);
+    }
+    if let Some([_, up]) = &moe.latent {
+        out = linear_row(up, &out);
     }
     if let Some(Module { spec: own, weights: shared }) = &moe.shared {
         let given = perceptron(&shared.mlp, own.mlp.act, spec.has_gates, x);

@@ -8,6 +8,9 @@
 //! out[r] = Σ slots, ascending: weight · row of (r, slot)        the shared expert in the last slot
 //! ```
 //!
+//! Where experts work in a smaller width, `x` above is its projection to that width, the sum is of the
+//! experts alone, and its projection back is the first of two slots beside the shared expert.
+//!
 //! A single row is not gathered: every group reads it where it is, in the form that the norm wrote for
 //! the experts.
 //!
@@ -25,8 +28,8 @@ use std::ops::Range;
 use pelton_kernels::{Activations, Chosen, Cpu, Forms, MatmulGroup, MatmulGroups};
 
 use super::CpuDevice;
-use super::linear::{Input, multiply, read_by};
-use crate::layer::{Linear, Module, Moe, MoeWeights};
+use super::linear::{Input, handed_to, multiply, read_by};
+use crate::layer::{Linear, Module, Moe, MoeWeights, SharedExpert, SharedWeights};
 
 /// Scratch of mixtures, kept from step to step.
 #[derive(Debug)]
@@ -44,6 +47,9 @@ pub(super) struct Experts {
     activated: Activations,
     /// Outputs of the experts, then those of the shared expert.
     given: Vec<f32>,
+    /// Inputs of the experts in their own width, then the weighted sums of their outputs.
+    latent: Vec<f32>,
+    sums: Activations,
     products: Products,
 }
 
@@ -85,6 +91,8 @@ impl Experts {
             hidden: Vec::new(),
             activated: rows(),
             given: Vec::new(),
+            latent: Vec::new(),
+            sums: rows(),
             products: Products {
                 groups: MatmulGroups::default(),
                 matrices: Vec::new(),
@@ -135,6 +143,18 @@ impl Sorted {
         }
     }
 
+    /// Two slots for each row: the projected sum of its experts, and the shared expert, whose rows
+    /// follow.
+    fn set_projected(&mut self, weights: &[f32]) {
+        let m = weights.len();
+        self.places.clear();
+        self.weights.clear();
+        for (row, &weight) in weights.iter().enumerate() {
+            self.places.extend([row as u32, (m + row) as u32]);
+            self.weights.extend([1.0, weight]);
+        }
+    }
+
     /// The experts that have rows, with their sorted rows.
     fn experts(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
         let ranges = self.starts.windows(2).map(|pair| pair[0] as usize..pair[1] as usize);
@@ -154,6 +174,15 @@ fn read_by_chosen<'a>(
     }
     let linears = sorted.experts().map(|(expert, _)| linear(expert));
     read_by(cpu, linears.flat_map(Linear::weights))
+}
+
+/// Rows that the experts read.
+struct Source<'a> {
+    /// `[m, width]`.
+    floats: &'a [f32],
+    width: usize,
+    /// The same rows in the forms that a norm wrote.
+    formed: Option<&'a Activations>,
 }
 
 /// Input of a product.
@@ -225,24 +254,99 @@ impl CpuDevice {
     ) {
         let mut scratch = std::mem::replace(&mut self.experts, Experts::new());
         self.choose(moe, x, &mut scratch);
-        let Module { spec, weights: moe } = moe;
-        let (m, hidden, top_k) = (x.n_rows(), x.width(), spec.router.top_k);
+        match &moe.weights.latent {
+            None => self.sum_experts(moe, x, &mut scratch, out),
+            Some(latent) => self.sum_projected(moe, latent, x, &mut scratch, out),
+        }
+        self.experts = scratch;
+    }
+
+    /// [`mixture`](Self::mixture) of experts as wide as the model.
+    fn sum_experts(
+        &mut self,
+        moe: &Module<Moe, MoeWeights<Self>>,
+        x: &Activations,
+        scratch: &mut Experts,
+        out: &mut [f32],
+    ) {
+        let (m, hidden, top_k) = (x.n_rows(), x.width(), moe.spec.router.top_k);
         let n_sorted = m * top_k;
-        let Experts {
-            logits, sorted, gathered, hidden: gate_up, activated, given, products, ..
-        } = &mut scratch;
+        let n_shared = if moe.weights.shared.is_some() { m } else { 0 };
+        scratch.given.resize((n_sorted + n_shared) * hidden, 0.0);
+        self.run_experts(
+            moe,
+            Source { floats: x.floats(), width: hidden, formed: Some(x) },
+            scratch,
+        );
+        let Experts { given, logits, sorted, .. } = scratch;
+        if let Some(shared) = &moe.weights.shared {
+            self.run_shared(moe.spec.has_gates, shared, x, logits, &mut given[n_sorted * hidden..]);
+            sorted.add_shared(top_k, logits);
+        }
+        self.cpu.weighted_sum(given, &sorted.places, &sorted.weights, hidden, out);
+    }
+
+    /// [`mixture`](Self::mixture) of experts behind `latent`, the projections to and from their width.
+    fn sum_projected(
+        &mut self,
+        moe: &Module<Moe, MoeWeights<Self>>,
+        latent: &[Linear<Self>; 2],
+        x: &Activations,
+        scratch: &mut Experts,
+        out: &mut [f32],
+    ) {
+        let [down, up] = latent;
+        let (m, hidden, width) = (x.n_rows(), x.width(), down.n);
+        let mut rows = std::mem::take(&mut scratch.latent);
+        rows.resize(m * width, 0.0);
+        multiply(&self.cpu, &mut self.input, down, x, &mut rows);
+        scratch.given.resize(m * moe.spec.router.top_k * width, 0.0);
+        self.run_experts(moe, Source { floats: &rows, width, formed: None }, scratch);
+        let Experts { given, logits, sorted, sums, .. } = scratch;
+        self.cpu.weighted_sum(given, &sorted.places, &sorted.weights, width, &mut rows);
+        sums.reset(width, handed_to(&self.cpu, up));
+        self.cpu.write_rows(&rows, sums);
+        scratch.latent = rows;
+        let Some(shared) = &moe.weights.shared else {
+            return multiply(&self.cpu, &mut self.input, up, sums, out);
+        };
+        given.resize(2 * m * hidden, 0.0);
+        let (by_experts, by_all) = given.split_at_mut(m * hidden);
+        multiply(&self.cpu, &mut self.input, up, sums, by_experts);
+        self.run_shared(moe.spec.has_gates, shared, x, logits, by_all);
+        sorted.set_projected(logits);
+        self.cpu.weighted_sum(given, &sorted.places, &sorted.weights, hidden, out);
+    }
+
+    /// What the chosen experts make of `x`, by sorted row, into the beginning of `scratch.given`.
+    fn run_experts(
+        &mut self,
+        moe: &Module<Moe, MoeWeights<Self>>,
+        x: Source<'_>,
+        scratch: &mut Experts,
+    ) {
+        let Module { spec, weights: moe } = moe;
+        let Experts { sorted, gathered, hidden: gate_up, activated, given, products, .. } = scratch;
+        let n_sorted = sorted.sources.len();
         let up = |expert: usize| &moe.experts[expert].up;
         let forms = read_by_chosen(&self.cpu, sorted, &up);
-        let is_one_row = m == 1 && !spec.weighs_input && x.forms().include(forms);
-        if !is_one_row {
-            gathered.reset(hidden, forms);
+        // A single row, where it lies, in the forms that the norm wrote for the experts.
+        let one_row =
+            x.formed.filter(|x| x.n_rows() == 1 && !spec.weighs_input && x.forms().include(forms));
+        if one_row.is_none() {
+            gathered.reset(x.width, forms);
             let factors = spec.weighs_input.then_some(&*sorted.factors);
-            self.cpu.gather_rows(x.floats(), &sorted.sources, factors, gathered);
+            self.cpu.gather_rows(x.floats, &sorted.sources, factors, gathered);
         }
-        let rows = Factor { sorted, x: if is_one_row { x } else { gathered }, is_one_row };
+        let (x, is_one_row) = (one_row.unwrap_or(gathered), one_row.is_some());
         gate_up.resize(n_sorted * up(0).n, 0.0);
-        products.multiply(&self.cpu, &mut self.input, &up, &rows, gate_up);
-
+        products.multiply(
+            &self.cpu,
+            &mut self.input,
+            &up,
+            &Factor { sorted, x, is_one_row },
+            gate_up,
+        );
         let down = |expert: usize| &moe.experts[expert].down;
         let ffn = down(0).k;
         if let Some(limit) = spec.limit {
@@ -253,24 +357,28 @@ impl CpuDevice {
             true => self.cpu.gated_mul(spec.expert.act, gate_up, activated),
             false => self.cpu.activate(spec.expert.act, gate_up, activated),
         }
-        let n_given = if moe.shared.is_some() { n_sorted + m } else { n_sorted };
-        given.resize(n_given * hidden, 0.0);
-        let (by_experts, by_all) = given.split_at_mut(n_sorted * hidden);
         let rows = Factor { sorted, x: activated, is_one_row: false };
-        products.multiply(&self.cpu, &mut self.input, &down, &rows, by_experts);
+        let given = &mut given[..n_sorted * down(0).n];
+        products.multiply(&self.cpu, &mut self.input, &down, &rows, given);
+    }
 
-        if let Some(Module { spec: own, weights: shared }) = &moe.shared {
-            self.perceptron(&shared.mlp, own.mlp.act, spec.has_gates, x, by_all);
-            logits.clear();
-            logits.resize(m, 1.0);
-            if let Some(switch) = &shared.switch {
-                multiply(&self.cpu, &mut self.input, switch, x, logits);
-                logits.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp()));
-            }
-            sorted.add_shared(top_k, logits);
+    /// The shared expert of each row, `[m, hidden]`, and its factors.
+    fn run_shared(
+        &mut self,
+        has_gates: bool,
+        shared: &Module<SharedExpert, SharedWeights<Self>>,
+        x: &Activations,
+        factors: &mut Vec<f32>,
+        out: &mut [f32],
+    ) {
+        let Module { spec, weights } = shared;
+        self.perceptron(&weights.mlp, spec.mlp.act, has_gates, x, out);
+        factors.clear();
+        factors.resize(x.n_rows(), 1.0);
+        if let Some(switch) = &weights.switch {
+            multiply(&self.cpu, &mut self.input, switch, x, factors);
+            factors.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp()));
         }
-        self.cpu.weighted_sum(given, &sorted.places, &sorted.weights, hidden, out);
-        self.experts = scratch;
     }
 
     /// Chooses the experts of each row, and sorts the rows by expert.

@@ -17,7 +17,7 @@ use pelton_tensor::{DType, TensorView};
 use super::{LinearPlan, Lookup, Name, Part, Projection, Rows};
 use crate::arch::{GateUp, GatedMlp};
 use crate::error::ModelError;
-use crate::layer::TwoPlan;
+use crate::layer::{Moe, TwoPlan};
 
 /// One tensor with a matrix of each expert.
 struct Stack<'a> {
@@ -93,16 +93,11 @@ impl<'a> LinearPlan<'a> {
 }
 
 impl<'a> Lookup<'a, '_> {
-    /// The tensors of each of `n` experts, which may have no gates.
-    pub(crate) fn experts(
-        &self,
-        layer: usize,
-        n: usize,
-        expert: &GatedMlp,
-        has_gates: bool,
-    ) -> Result<Vec<TwoPlan<'a>>, ModelError> {
-        let hidden = self.spec.hidden_size;
-        let &GatedMlp { intermediate_size: ffn, bias, .. } = expert;
+    /// The tensors of each expert.
+    pub(crate) fn experts(&self, layer: usize, moe: &Moe) -> Result<Vec<TwoPlan<'a>>, ModelError> {
+        let (n, has_gates) = (moe.router.n_experts, moe.has_gates);
+        let hidden = moe.expert_width(self.spec.hidden_size);
+        let GatedMlp { intermediate_size: ffn, bias, .. } = moe.expert;
         let stack = |name, rows, k| self.stack(layer, name, [n, rows, k], bias);
         if let Some(gate_up) = stack(Name::ExpertGateUp, 2 * ffn, hidden)? {
             let down = self.needed_stack(layer, Name::ExpertDown, [n, hidden, ffn], bias)?;
