@@ -183,9 +183,9 @@ fn config(shape: &Shape, dtype: DType) -> Value {
     if shape.window.is_none() {
         config["hidden_act"] = "silu".into();
     }
-    if let Some(Delta { n_heads, head_dim, taps }) = shape.delta {
+    if let Some(Delta { n_heads, head_dim, taps, period }) = shape.delta {
         config["partial_rotary_factor"] = 0.25.into();
-        config["full_attention_interval"] = 4.into();
+        config["full_attention_interval"] = period.into();
         config["linear_conv_kernel_dim"] = taps.into();
         for of in ["key", "value"] {
             config[format!("linear_{of}_head_dim")] = head_dim.into();

@@ -69,6 +69,14 @@ enum ShapeName {
     /// Only as a model folder.
     #[value(name = "hybrid-0.8b")]
     Hybrid08b,
+    /// A hybrid in the shape of Qwen3.5 4B, but with as many heads of keys as of values in the layers of
+    /// Gated DeltaNet. Only as a model folder.
+    #[value(name = "hybrid-4b")]
+    Hybrid4b,
+    /// The 0.8B hybrid with attention in every layer, for comparison: the matrices of a layer with attention
+    /// have the sizes of those of Gated DeltaNet. Only as a model folder.
+    #[value(name = "attention-0.8b")]
+    Attention08b,
     /// Gemma 3 1B, in which 22 of 26 layers read the last 512 tokens alone. Only as a model folder.
     #[value(name = "gemma3-1b")]
     Gemma31b,
@@ -101,12 +109,14 @@ struct Delta {
     n_heads: usize,
     head_dim: usize,
     taps: usize,
+    /// Layers from one with attention to the next.
+    period: usize,
 }
 
 impl Shape {
     /// Whether a layer is recurrent.
     fn is_recurrent(&self, layer: usize) -> bool {
-        self.delta.is_some() && !(layer + 1).is_multiple_of(4)
+        self.delta.is_some_and(|delta| !(layer + 1).is_multiple_of(delta.period))
     }
 }
 
@@ -175,8 +185,24 @@ const HYBRID_08B: Shape = Shape {
     rope_base: 10_000_000.0,
     eps: 1e-6,
     qkv_bias: false,
-    delta: Some(Delta { n_heads: 16, head_dim: 128, taps: 4 }),
+    delta: Some(Delta { n_heads: 16, head_dim: 128, taps: 4, period: 4 }),
     window: None,
+};
+
+const HYBRID_4B: Shape = Shape {
+    n_layers: 32,
+    hidden: 2560,
+    ffn: 9216,
+    n_heads: 16,
+    n_kv_heads: 4,
+    delta: Some(Delta { n_heads: 32, head_dim: 128, taps: 4, period: 4 }),
+    ..HYBRID_08B
+};
+
+const ATTENTION_08B: Shape = Shape {
+    n_kv_heads: 8,
+    delta: Some(Delta { n_heads: 16, head_dim: 128, taps: 4, period: 1 }),
+    ..HYBRID_08B
 };
 
 const GEMMA3_1B: Shape = Shape {
@@ -205,6 +231,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ShapeName::Smollm17b => &SMOLLM_17B,
         ShapeName::Llama3b => &LLAMA_3B,
         ShapeName::Hybrid08b => &HYBRID_08B,
+        ShapeName::Hybrid4b => &HYBRID_4B,
+        ShapeName::Attention08b => &ATTENTION_08B,
         ShapeName::Gemma31b => &GEMMA3_1B,
     };
     let is_folder = shape.delta.is_some() || shape.window.is_some();
@@ -378,7 +406,7 @@ fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
             all.push((format!("blk.{layer}.{name}"), dims.to_vec()));
         };
         add("attn_norm.weight", &[hidden]);
-        if let Some(Delta { n_heads, head_dim, taps }) =
+        if let Some(Delta { n_heads, head_dim, taps, .. }) =
             shape.delta.filter(|_| shape.is_recurrent(layer))
         {
             let width = n_heads * head_dim;
