@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::common::{Golden, golden, rewrite};
-use pelton_model::{ModelFiles, check};
+use pelton_model::{LoadOptions, ModelFiles, check, load_cpu};
 use pelton_tensor::{DType, Gguf, GgufArray, GgufValue};
 use pelton_testkit::TinyModel;
 
@@ -268,4 +268,29 @@ fn what_a_fuzzer_starts_from_is_sound() {
         n_seeds += 1;
     }
     assert!(n_seeds >= 6, "{n_seeds} seeds");
+}
+
+#[test]
+fn a_state_that_would_grow_with_every_token_is_refused_by_its_tensor() {
+    let folder = tempfile::tempdir().expect("temp");
+    let path = folder.path().join("model.gguf");
+    for (name, tensor) in
+        [("mamba2", "blk.1.ssm_a"), ("mamba", "blk.0.ssm_a"), ("qwen3-5", "blk.0.ssm_a")]
+    {
+        let golden = golden(name);
+        let sound = golden.gguf().expect("a file");
+        let files = ModelFiles::open(&sound).expect(name);
+        let rates = files.tensors().get(tensor).expect(tensor).data.to_vec();
+        let mut bytes = std::fs::read(&sound).expect("a file");
+        let places = bytes.windows(rates.len()).enumerate().filter(|(_, data)| *data == rates);
+        let places: Vec<usize> = places.map(|(place, _)| place).collect();
+        let [place] = places[..] else { panic!("{name}: its bytes are at {places:?}") };
+        // The sign of the last rate.
+        bytes[place + rates.len() - 1] ^= 0x80;
+        std::fs::write(&path, bytes).expect("written");
+        let files = ModelFiles::open(&path).expect(name);
+        let error = load_cpu(&files, &LoadOptions::default()).expect_err(name).to_string();
+        let expected = format!("tensor `{tensor}`: expected rates of decay, which are at most 0");
+        assert!(error.contains(&expected) && !error.contains('\n'), "{error}");
+    }
 }

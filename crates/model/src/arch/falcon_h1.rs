@@ -5,7 +5,7 @@ use super::{
     Act, Arch, ArchSpec, Gate, Mixer, Multipliers, Parallel, Part, Preset, Stored, llama, ssm,
 };
 use crate::config::HfConfig;
-use crate::fields::{ConfigError, Field};
+use crate::fields::ConfigError;
 use pelton_base::limits;
 
 const NAMES: &[(Part, &str)] = ssm::names![
@@ -83,28 +83,8 @@ fn recurrence(cfg: &HfConfig) -> Result<super::Recurrent, ConfigError> {
         (true, false) => Gate::BeforeNorm { n_groups },
         (true, true) => Gate::AfterGroupNorm { n_groups },
     };
-    recurrent.rule = super::Rule::Sum { dt_limits: step_limits(cfg)? };
     recurrent.out_bias = cfg.flag("projectors_bias", false)?;
     Ok(recurrent)
-}
-
-/// `time_step_limit`: least and greatest time step, the second of which may be infinite.
-fn step_limits(cfg: &HfConfig) -> Result<[f32; 2], ConfigError> {
-    let field = cfg.field("time_step_limit");
-    let Some(value) = field.non_null().and_then(Field::value) else {
-        return Ok([0.0, f32::INFINITY]);
-    };
-    // transformers writes a number that is none as `{"__float__": "Infinity"}`.
-    let number = |value: &serde_json::Value| match value.get("__float__").unwrap_or(value).as_str()
-    {
-        Some("Infinity" | "inf") => Some(f32::INFINITY),
-        _ => value.as_f64().map(|x| x as f32),
-    };
-    let limits = value.as_array().map(|items| items.iter().map(number).collect::<Vec<_>>());
-    match limits.as_deref() {
-        Some(&[Some(least), Some(most)]) if least >= 0.0 && most > least => Ok([least, most]),
-        _ => Err(field.error("the least time step, at least 0, and a greater one")),
-    }
 }
 
 fn multipliers(cfg: &HfConfig) -> Result<Multipliers, ConfigError> {

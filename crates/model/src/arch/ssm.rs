@@ -4,7 +4,7 @@ use pelton_base::limits;
 
 use super::{Gate, LayerSpec, Mixer, Recurrent, Rule, ValueHeads};
 use crate::config::HfConfig;
-use crate::fields::ConfigError;
+use crate::fields::{ConfigError, Field};
 
 /// The names of a mixer's tensors under this prefix, and other names of the family.
 macro_rules! names {
@@ -71,7 +71,7 @@ pub(super) fn read(cfg: &HfConfig) -> Result<Recurrent, ConfigError> {
         key_dim,
         value_dim,
         taps: taps.non_null().map_or(Ok(4), |field| field.count(limits::CONV_TAPS))?,
-        rule: Rule::Sum { dt_limits: [0.0, f32::INFINITY] },
+        rule: Rule::Sum { dt_limits: step_limits(cfg)? },
         conv_bias: cfg.flag("mamba_conv_bias", true)?,
         bias,
         out_bias: bias,
@@ -79,6 +79,25 @@ pub(super) fn read(cfg: &HfConfig) -> Result<Recurrent, ConfigError> {
         gate: Gate::BeforeNorm { n_groups: n_key_heads },
         norm_eps: cfg.rms_norm_eps,
     })
+}
+
+/// `time_step_limit`: least and greatest time step, the second of which may be infinite.
+fn step_limits(cfg: &HfConfig) -> Result<[f32; 2], ConfigError> {
+    let field = cfg.field("time_step_limit");
+    let Some(value) = field.non_null().and_then(Field::value) else {
+        return Ok([0.0, f32::INFINITY]);
+    };
+    // transformers writes a number that is none as `{"__float__": "Infinity"}`.
+    let number = |value: &serde_json::Value| match value.get("__float__").unwrap_or(value).as_str()
+    {
+        Some("Infinity" | "inf") => Some(f32::INFINITY),
+        _ => value.as_f64().map(|x| x as f32),
+    };
+    let limits = value.as_array().map(|items| items.iter().map(number).collect::<Vec<_>>());
+    match limits.as_deref() {
+        Some(&[Some(least), Some(most)]) if least >= 0.0 && most > least => Ok([least, most]),
+        _ => Err(field.error("the least time step, at least 0, and a greater one")),
+    }
 }
 
 /// Puts the mixer in the place of attention.

@@ -396,13 +396,10 @@ impl Stages for Recurrent {
         let taps = taps.map(|taps| self.in_order(&taps, self.taps));
         let bias = plan.conv_bias.as_ref().map(|bias| packer.read(bias)).transpose()?;
         let bias = bias.map(|bias| self.in_order(&bias, 1));
-        let mut decay = match &plan.decay {
-            Some(decay) => packer.read(decay)?,
+        let decay = match &plan.decay {
+            Some(decay) => packer.decay_rates(decay, plan.decays_are_rates)?,
             None => self.made_decays(),
         };
-        if plan.decay.is_some() && !plan.decays_are_rates {
-            decay.iter_mut().for_each(|a| *a = -a.exp());
-        }
         let norm = plan.norm.as_ref().map(|norm| packer.vector(norm)).transpose()?;
         Ok(RecurrentWeights {
             conv: taps.map(|taps| packer.put(&taps)),

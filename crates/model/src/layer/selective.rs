@@ -250,10 +250,7 @@ impl Stages for SelectiveScan {
         packer: &mut Packer<'_, B>,
     ) -> Result<SelectiveWeights<B>, ModelError> {
         let taps = turned(&packer.read(&plan.conv)?, self.taps);
-        let mut rates = turned(&packer.read(&plan.rates)?, self.state_dim);
-        if !plan.are_rates {
-            rates.iter_mut().for_each(|a| *a = -a.exp());
-        }
+        let rates = turned(&packer.decay_rates(&plan.rates, plan.are_rates)?, self.state_dim);
         let mut norm = |norm: &NormPlan<'_>| {
             let weight = packer.vector(norm)?;
             Ok::<_, ModelError>(Norm { weight, bias: None, eps: self.norm_eps })

@@ -103,6 +103,30 @@ impl<B: Device> Packer<'_, B> {
         })
     }
 
+    /// The rates of decays of a recurrence: `plan` holds them, or the logarithms of their magnitudes.
+    ///
+    /// # Errors
+    ///
+    /// For a rate above 0, with which a state grows.
+    pub(crate) fn decay_rates(
+        &mut self,
+        plan: &NormPlan<'_>,
+        are_rates: bool,
+    ) -> Result<Vec<f32>, ModelError> {
+        let mut rates = self.read(plan)?;
+        if !are_rates {
+            rates.iter_mut().for_each(|a| *a = -a.exp());
+        }
+        match rates.iter().find(|rate| **rate > 0.0) {
+            None => Ok(rates),
+            Some(rate) => Err(self.format_error(QuantError::Checkpoint {
+                tensor: plan.weights.first().map_or_else(String::new, |view| view.name.to_owned()),
+                expected: "rates of decay, which are at most 0".to_owned(),
+                got: rate.to_string(),
+            })),
+        }
+    }
+
     /// Puts a vector on the device.
     pub(crate) fn put(&mut self, values: &[f32]) -> B::Vector {
         self.n_packed_bytes += size_of_val(values) as u64;
