@@ -36,7 +36,7 @@ const NAMES: &[(Part, &str)] = ssm::names![
 pub(super) const ARCH: Arch = Arch {
     names: &["NemotronHForCausalLM"],
     model_types: &["nemotron_h"],
-    gguf_names: &["nemotron_h"],
+    gguf_names: &["nemotron_h", "nemotron_h_moe"],
     spellings: &[
         ("rms_norm_eps", "layer_norm_epsilon"),
         ("layer_types", "layers_block_type"),

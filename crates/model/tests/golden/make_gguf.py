@@ -20,6 +20,16 @@ sys.path.insert(0, str(HERE.parent))
 
 from gguf_recipes import Checkpoint, Recipe
 
+NEMOTRON_KEYS = {
+    "ssm.conv_kernel": 4,
+    "ssm.state_size": 16,
+    "ssm.time_step_rank": 8,
+    "ssm.group_count": 2,
+    "ssm.inner_size": 64,
+    "expert_weights_scale": 2.5,
+    "expert_weights_norm": True,
+}
+
 # name: (architecture, orders of the tensors, keys beside the usual ones)
 CASES = {
     "gemma": ("GEMMA", {"norms plus one"}, {}),
@@ -354,6 +364,31 @@ CASES |= {
             "ssm.inner_size": 128,
         },
     ),
+    "nemotron-h-moe": (
+        "NEMOTRON_H_MOE",
+        {"mamba", "experts"},
+        NEMOTRON_KEYS
+        | {
+            "attention.head_count_kv": [0, 0, 0, 2, 0],
+            "feed_forward_length": [0, 32, 0, 0, 32],
+            "expert_shared_feed_forward_length": 64,
+            "expert_feed_forward_length": 32,
+            "expert_group_count": 2,
+            "expert_group_used_count": 1,
+        },
+    ),
+    "nemotron-h-latent": (
+        "NEMOTRON_H_MOE",
+        {"mamba", "experts"},
+        NEMOTRON_KEYS
+        | {
+            "attention.head_count_kv": [0, 0, 2, 0],
+            "feed_forward_length": [0, 24, 0, 24],
+            "expert_shared_feed_forward_length": 40,
+            "expert_feed_forward_length": 24,
+            "moe_latent_size": 16,
+        },
+    ),
     "falcon-h1-norm": (
         "FALCON_H1",
         {"mamba"},
@@ -485,6 +520,8 @@ def recurrences(state, orders, keys):
                 name = name.replace(f".{w}.", f".{usual}.")
         if name.endswith(".expert_bias"):
             name = name.replace("expert_bias", "expert_bias.bias")
+        if ".mixer.experts." in name:
+            name = name.replace("backbone.", "model.").replace(".mixer.", ".mlp.")
         name = name.replace(".dt_bias", ".dt_proj.bias")
         if name.endswith((".A_log", ".D")):
             name += ".weight"
@@ -667,8 +704,9 @@ def main():
                 writer.add_float32(f"{writer.arch}.{key}", config[key])
         if config.get("sliding_window"):
             writer.add_sliding_window(config["sliding_window"])
-        if field("num_local_experts", "num_experts"):
-            writer.add_expert_count(field("num_local_experts", "num_experts"))
+        n_experts = field("num_local_experts", "num_experts", "n_routed_experts")
+        if n_experts and "expert_count" not in keys:
+            writer.add_expert_count(n_experts)
             writer.add_expert_used_count(field("num_experts_per_tok", "num_experts_per_token"))
         for key, value in keys.items():
             add = {int: writer.add_uint32, float: writer.add_float32}

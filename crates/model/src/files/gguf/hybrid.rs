@@ -51,10 +51,15 @@ impl Mixers {
                 Some(vec![true; n_blocks])
             }
         };
-        // In layers of one mixer each, the perceptrons are layers of their own.
+        // In layers of one mixer each, perceptrons and experts are layers of their own.
         let is_mlp = ffn.as_ref().filter(|_| arch.layer_kinds.contains(&"mlp"));
+        let routes = |layer: usize| {
+            let router = format!("blk.{layer}.ffn_gate_inp.weight");
+            arch.layer_kinds.contains(&"moe") && source.tensors.get(&router).is_some()
+        };
         let kind = |(layer, attends): (usize, &bool)| match attends {
             true => "full_attention",
+            false if routes(layer) => "moe",
             false if is_mlp.is_some_and(|ffn| ffn.has[layer]) => "mlp",
             false => recurrent,
         };
@@ -130,7 +135,7 @@ impl Mixers {
                 let taps = get("ssm.conv_kernel").count(limits::CONV_TAPS)?;
                 tell("linear_conv_kernel_dim", Value::from(taps));
             }
-            "granitehybrid" | "nemotron_h" | "mamba2" => {
+            "granitehybrid" | "nemotron_h" | "nemotron_h_moe" | "mamba2" => {
                 for (name, n) in MAMBA.iter().zip(read_sizes(source)?) {
                     tell(name, Value::from(n));
                 }

@@ -318,6 +318,8 @@ const OWN_FIELDS: &[(&str, &str)] = &[
     ("moe_intermediate_size", "expert_feed_forward_length"),
     ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
     ("shared_intermediate_size", "expert_shared_feed_forward_length"),
+    ("moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+    ("moe_latent_size", "moe_latent_size"),
     ("n_shared_experts", "expert_shared_count"),
     ("norm_topk_prob", "expert_weights_norm"),
     ("routed_scaling_factor", "expert_weights_scale"),
