@@ -33,6 +33,8 @@ pub struct Moe {
     /// Whether a correction is added to the scores that experts are ranked by
     /// (`e_score_correction_bias`).
     pub has_correction: bool,
+    /// Whether each expert has a factor of its weights, after these are normed.
+    pub has_scales: bool,
     /// Whether a weight multiplies the expert's input instead of its output.
     pub weighs_input: bool,
     /// Whether the experts and the shared one have the gates that [`GatedMlp`] describes.
@@ -93,6 +95,8 @@ pub struct MoeWeights<B: Device> {
     pub router: Linear<B>,
     /// Added to the scores that experts are ranked by, `[n_experts]`.
     pub correction: Option<B::Vector>,
+    /// Factors of the weights of each expert, `[n_experts]`.
+    pub scales: Option<B::Vector>,
     /// One for each expert.
     pub experts: Vec<TwoLayers<B>>,
     /// The perceptron that every row goes through beside its experts.
@@ -112,6 +116,7 @@ pub struct SharedWeights<B: Device> {
 pub struct MoePlan<'a> {
     router: LinearPlan<'a>,
     correction: Option<NormPlan<'a>>,
+    scales: Option<NormPlan<'a>>,
     experts: Vec<TwoPlan<'a>>,
     shared: Option<Module<SharedExpert, SharedPlan<'a>>>,
 }
@@ -140,6 +145,7 @@ impl Kind for Moe {
             .exact(n_experts, hidden_size)
             .vector(self.router_bias, n_experts)
             .vector(self.has_correction, n_experts)
+            .vector(self.has_scales, n_experts)
             .and(self.perceptron(&self.expert, hidden_size, head_rows).copied(n_experts, top_k))
             .and(shared.unwrap_or_default())
     }
@@ -170,7 +176,7 @@ impl<'a> Found<'a> for MoePlan<'a> {
         let linears = [&self.router].into_iter().chain(switch).chain(perceptrons);
         PlannedTensors {
             linears: linears.collect(),
-            vectors: self.correction.iter().collect(),
+            vectors: self.correction.iter().chain(&self.scales).collect(),
             ..Default::default()
         }
     }
@@ -210,6 +216,9 @@ impl Stages for Moe {
             correction: (self.has_correction)
                 .then(|| lookup.vector(Name::RouterCorrection, layer, n_experts))
                 .transpose()?,
+            scales: (self.has_scales)
+                .then(|| lookup.vector(Name::ExpertScale, layer, n_experts))
+                .transpose()?,
             experts: lookup.experts(layer, n_experts, &self.expert, self.has_gates)?,
             shared: match &self.shared {
                 None => None,
@@ -237,6 +246,7 @@ impl Stages for Moe {
         Ok(MoeWeights {
             router: packer.linear(&plan.router)?,
             correction: plan.correction.as_ref().map(|plan| packer.vector(plan)).transpose()?,
+            scales: plan.scales.as_ref().map(|plan| packer.vector(plan)).transpose()?,
             experts: (plan.experts.iter())
                 .map(|expert| expert.pack(packer))
                 .collect::<Result<_, _>>()?,

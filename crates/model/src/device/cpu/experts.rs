@@ -26,7 +26,7 @@ use pelton_kernels::{Activations, Chosen, Cpu, Forms, MatmulGroup, MatmulGroups}
 
 use super::CpuDevice;
 use super::linear::{Input, multiply, read_by};
-use crate::layer::{Linear, Module, Moe, MoeWeights};
+use crate::layer::{Linear, Module, Moe, MoeWeights, Norm, WithExperts, WithExpertsWeights};
 
 /// Scratch of mixtures, kept from step to step.
 #[derive(Debug)]
@@ -45,6 +45,25 @@ pub(super) struct Experts {
     /// Outputs of the experts, then those of the shared expert.
     given: Vec<f32>,
     products: Products,
+}
+
+/// Scratch of a perceptron and experts side by side, each `[m, hidden]`.
+#[derive(Debug)]
+pub(super) struct Beside {
+    normed: Activations,
+    /// The norm that the router reads.
+    routed: Activations,
+    /// The output of one of the two before its norm.
+    given: Activations,
+    /// The normed output of the perceptron.
+    perceptron: Activations,
+}
+
+impl Beside {
+    pub(super) fn new() -> Self {
+        let rows = || Activations::new(1, Forms::F32);
+        Self { normed: rows(), routed: rows(), given: rows(), perceptron: rows() }
+    }
 }
 
 /// Rows in the order of their experts.
@@ -216,16 +235,16 @@ impl Products {
 }
 
 impl CpuDevice {
-    /// The weighted experts of each row plus the shared expert. `out`: `[m, hidden]`.
+    /// The weighted experts of each row plus the shared expert; the router reads the first rows, and the
+    /// experts the second ones. `out`: `[m, hidden]`.
     pub(super) fn mixture(
         &mut self,
-        moe: &Module<Moe, MoeWeights<Self>>,
-        x: &Activations,
+        (spec, moe): (&Moe, &MoeWeights<Self>),
+        [routed, x]: [&Activations; 2],
         out: &mut [f32],
     ) {
         let mut scratch = std::mem::replace(&mut self.experts, Experts::new());
-        self.choose(moe, x, &mut scratch);
-        let Module { spec, weights: moe } = moe;
+        self.choose((spec, moe), routed, &mut scratch);
         let (m, hidden, top_k) = (x.n_rows(), x.width(), spec.router.top_k);
         let n_sorted = m * top_k;
         let Experts {
@@ -273,14 +292,45 @@ impl CpuDevice {
         self.experts = scratch;
     }
 
+    /// A perceptron and experts, each between its norms. `x`, `out`: `[m, hidden]`.
+    pub(super) fn side_by_side(
+        &mut self,
+        both: &Module<WithExperts, WithExpertsWeights<Self>>,
+        x: &Activations,
+        out: &mut [f32],
+    ) {
+        let Module { spec, weights } = both;
+        let mut scratch = std::mem::replace(&mut self.beside, Beside::new());
+        let Beside { normed, routed, given, perceptron } = &mut scratch;
+        let (m, hidden) = (x.n_rows(), x.width());
+        for rows in [&mut *normed, routed, given, perceptron] {
+            rows.reset(hidden, Forms::F32);
+        }
+        let [mlp_in, mlp_out] = &weights.mlp_norms;
+        let [experts_in, experts_out] = &weights.expert_norms;
+        let norm = |cpu: &Cpu, x: &Activations, norm: &Norm<Self>, out: &mut Activations| {
+            cpu.rms_norm(x.floats(), &norm.weight, norm.eps, out);
+        };
+        norm(&self.cpu, x, mlp_in, normed);
+        self.perceptron(&weights.mlp, spec.mlp.act, true, normed, given.floats_mut(m));
+        norm(&self.cpu, given, mlp_out, perceptron);
+        norm(&self.cpu, x, &weights.router_norm, routed);
+        norm(&self.cpu, x, experts_in, normed);
+        let moe = (&spec.experts, &weights.experts);
+        self.mixture(moe, [routed, normed], given.floats_mut(m));
+        norm(&self.cpu, given, experts_out, normed);
+        out.copy_from_slice(perceptron.floats());
+        self.cpu.add(out, normed.floats());
+        self.beside = scratch;
+    }
+
     /// Chooses the experts of each row, and sorts the rows by expert.
     fn choose(
         &mut self,
-        moe: &Module<Moe, MoeWeights<Self>>,
+        (spec, moe): (&Moe, &MoeWeights<Self>),
         x: &Activations,
         scratch: &mut Experts,
     ) {
-        let Module { spec, weights: moe } = moe;
         let (m, n_experts, top_k) = (x.n_rows(), spec.router.n_experts, spec.router.top_k);
         let Experts { logits, ranks, chosen, weights, sorted, .. } = scratch;
         logits.resize(m * n_experts, 0.0);
@@ -291,6 +341,10 @@ impl CpuDevice {
         let correction = moe.correction.as_deref();
         let choice = Chosen { experts: chosen, weights };
         self.cpu.route(&spec.router, logits, correction, ranks, choice);
+        if let Some(scales) = &moe.scales {
+            let chosen = chosen.iter().map(|expert| scales[*expert as usize]);
+            weights.iter_mut().zip(chosen).for_each(|(weight, scale)| *weight *= scale);
+        }
         sorted.sort(chosen, weights, n_experts, top_k);
         if spec.weighs_input {
             sorted.weights.fill(1.0);
