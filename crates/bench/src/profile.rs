@@ -12,7 +12,6 @@
 use std::time::Instant;
 
 use pelton_model::device::Ops;
-use pelton_model::layer::Mlp;
 use pelton_model::{Decoder, Lap, Mixer, StepOp};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -161,7 +160,7 @@ impl OpTime {
             _ => all,
         };
         let (n_weights, weight_bytes) = decoder.weights_of(op);
-        let has_experts = spec.layers.iter().any(|layer| matches!(layer.mlp, Mlp::Moe(_)));
+        let has_experts = spec.layers.iter().any(|layer| layer.mlp.experts().is_some());
         let (n_bytes, operations, peak) = match op {
             StepOp::Attend => {
                 let positions = spec.layers.iter().map(|layer| per_position(&layer.mixer)).sum();
@@ -194,7 +193,7 @@ impl OpTime {
 
 /// Operations of all heads for one position that a row sees, in one layer.
 fn per_position(mixer: &Mixer) -> usize {
-    let Some(heads) = mixer.kv_heads() else { return 0 };
+    let Some(heads) = mixer.read_heads() else { return 0 };
     2 * mixer.n_heads() * (heads.key_dim + heads.value_dim)
 }
 

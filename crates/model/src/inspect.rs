@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use pelton_quant::Compute;
 use pelton_tensor::KvDtype;
 
-use crate::arch::Mlp;
 use crate::device::Device;
 use crate::device::cpu::CpuDevice;
 use crate::error::ModelError;
@@ -145,11 +144,8 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
             Some(Quantization { method, method_activations, layouts, n_stored_bytes, n_reordered })
         }
     };
-    let idle = spec.layers.iter().map(|layer| match &layer.mlp {
-        Mlp::Moe(moe) => moe.n_idle_parameters(spec.hidden_size) as u64,
-        Mlp::Gated(_) | Mlp::Plain(_) | Mlp::Absent(_) => 0,
-    });
-    let n_idle = idle.sum::<u64>();
+    let mixtures = spec.layers.iter().filter_map(|layer| layer.mlp.experts());
+    let n_idle = mixtures.map(|moe| moe.n_idle_parameters(spec.hidden_size) as u64).sum::<u64>();
     let first = &spec.layers[0];
     let attention = spec.layers.iter().find(|layer| layer.mixer.kv_heads().is_some());
     let heads = attention.and_then(|layer| layer.mixer.kv_heads());

@@ -5,7 +5,7 @@
 //! store   [ n_host_blocks ][ n_layers ][ block ]   one buffer, all layers of a block together
 //! ```
 //!
-//! `n_layers` are those of a memory group. Where layers with an attention window have groups of their own
+//! `n_layers` are the places of a memory group, which narrower layers share (`arch/memory.rs`). Where layers with an attention window have groups of their own
 //! ([`ArchSpec::group_windows`]), each block belongs to one group, and the tokens of a block take a block
 //! in each.
 //!
@@ -25,16 +25,39 @@ use pelton_base::KvWindows;
 /// Sizes of a paged KV cache.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct KvShape {
-    /// Layers of a memory group that store keys and values; layers that keep a state do not.
+    /// Places of a block: the layers of a memory group that store keys and values, where all store as
+    /// much; narrower layers share a place.
     pub n_layers: usize,
     /// Blocks that sequences may own.
     pub n_blocks: usize,
     /// Tokens per block.
     pub block_size: usize,
-    /// Keys and values of a token in one layer.
+    /// Keys and values of a token in one layer; in one of the widest where layers differ.
     pub heads: KvHeads,
+    /// Layers with less, several of which share a place.
+    pub narrow: Option<NarrowKv>,
     /// Stored type.
     pub dtype: KvDtype,
+}
+
+/// Layers with smaller keys and values than the other ones.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct NarrowKv {
+    /// Keys and values of a token in one of them.
+    pub heads: KvHeads,
+    /// How many of them share a place; at least one.
+    pub n_per_place: usize,
+}
+
+/// Where the keys and values of a layer lie in each block of its memory group.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct KvPlace {
+    /// The place.
+    pub layer: usize,
+    /// Which of the layers that share the place it is; 0 where none do.
+    pub nth: usize,
+    /// Keys and values of a token.
+    pub heads: KvHeads,
 }
 
 /// The sizes of a KV pool and of its swap store.
@@ -53,14 +76,9 @@ pub struct KvFootprint {
 impl KvFootprint {
     /// One block of `block_size` tokens of a model on a device `D`, and no store.
     pub fn new<D: Device>(spec: &ArchSpec, dtype: KvDtype, block_size: usize) -> Self {
-        let heads = spec.layers.iter().find_map(|layer| layer.mixer.kv_heads());
-        let shape = KvShape {
-            n_layers: spec.n_block_layers(),
-            n_blocks: 1,
-            block_size,
-            heads: heads.unwrap_or(KvHeads::LEAST),
-            dtype,
-        };
+        let (heads, narrow) = spec.kv_sizes();
+        let n_layers = spec.n_block_layers();
+        let shape = KvShape { n_layers, n_blocks: 1, block_size, heads, narrow, dtype };
         Self::of::<D>(shape, spec.freed_windows())
     }
 
@@ -128,13 +146,17 @@ impl KvFootprint {
 
     /// Bytes of a token in all layers of the model, scales and padding included.
     pub fn token_bytes(&self, spec: &ArchSpec) -> usize {
-        let layer_bytes = self.block_bytes / self.shape.n_layers.max(1);
-        layer_bytes * spec.n_paged_layers() / self.shape.block_size
+        self.place_bytes() * spec.n_kv_places() / self.shape.block_size
     }
 
     /// Bytes of one block over the layers of a group, scales and padding included.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
+    }
+
+    /// Bytes of one place of a block.
+    pub(crate) fn place_bytes(&self) -> usize {
+        self.block_bytes / self.shape.n_layers.max(1)
     }
 
     /// Bytes of the pool once every block has been used; `None` where no address space holds them.

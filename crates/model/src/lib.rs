@@ -45,7 +45,9 @@ mod wrapper;
 pub use arch::{ARCHS, Arch, ArchSpec, ENCODERS, LayerSpec, Mixer};
 pub use comm::{Communicator, SoleRank};
 pub use config::{HfConfig, Window, parse_config};
-pub use decoder::{Decoder, ForwardInput, Lap, LayerWalk, Reads, ScoredRows, StepOp, Tap};
+pub use decoder::{
+    Decoder, ForwardInput, Lap, LayerWalk, Reads, ScoredRows, StepOp, Tap, TextRows,
+};
 pub use device::cpu::{CpuDevice, load_cpu};
 pub use device::{BlockTables, Device, ForwardSequence, GreedyRows, Ops, PackedBytes, PackedForm};
 pub use error::ModelError;
@@ -55,7 +57,7 @@ pub use export::{
 pub use fields::ConfigError;
 pub use files::{ModelFiles, ModelKind};
 pub use inspect::{Ignored, Inspection, Quantization, TensorTotals, inspect};
-pub use kv::{KvFootprint, KvShape, SwapStore};
+pub use kv::{KvFootprint, KvPlace, KvShape, NarrowKv, SwapStore};
 pub use layer::KvHeads;
 pub use load::{
     FoldNorm, LayerMatrix, LayerShape, LoadOptions, LoadProgress, PackedCache, StoredRows, check,

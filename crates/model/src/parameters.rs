@@ -133,12 +133,25 @@ impl ArchSpec {
         if self.ends.n_token_types > 0 {
             all = all.with(MatrixRole::Table, self.ends.n_token_types, hidden);
         }
+        let width = self.layer_inputs.map_or(0, |inputs| inputs.width);
+        if let Some(inputs) = self.layer_inputs {
+            let all_layers = self.layers.len() * width;
+            all = all
+                .with(MatrixRole::Table, inputs.n_rows, all_layers)
+                .with(MatrixRole::Product, all_layers, hidden)
+                .vector(true, width);
+        }
         for (i, layer) in self.layers.iter().enumerate() {
             let n_norms = layer.norms(i, &self.ends).into_iter().filter(|has_norm| *has_norm);
             all = all
                 .vector(true, n_norms.count() * per_norm)
                 .and(layer.mixer.parameters(hidden, head_rows))
-                .and(layer.mlp.parameters(hidden, head_rows));
+                .and(layer.mlp.parameters(hidden, head_rows))
+                .vector(self.scales_layers, 1);
+            if width > 0 {
+                let products = [[width, hidden], [hidden, width]];
+                all = all.and(Parameters::products(&products)).vector(true, per_norm);
+            }
         }
         if !self.tied_embeddings {
             all = all.with(MatrixRole::Head, self.vocab_size, hidden);

@@ -70,6 +70,13 @@ pub enum RopeScaling {
         /// Divisors where more are served.
         long_factors: Vec<f32>,
     },
+    /// The fastest pairs alone turn, and the others stay as they are (Gemma 4).
+    Proportional {
+        /// Part of the pairs that turn, from 0 to 1.
+        turned: f64,
+        /// Divisor of all frequencies.
+        factor: f64,
+    },
     /// One stored divisor per frequency, as GGUF files carry in `rope_freqs.weight`.
     Divisors(Vec<f32>),
 }
@@ -84,6 +91,7 @@ impl RopeScaling {
             Self::Yarn(_) => "yarn",
             Self::Llama3 { .. } => "llama3",
             Self::LongRope { .. } => "longrope",
+            Self::Proportional { .. } => "proportional",
             Self::Divisors(_) => "divisors",
         }
     }
@@ -159,6 +167,11 @@ impl RopeSpec {
                     self.divisors(max_context).expect("invariant: LongRoPE has divisors");
                 let by_stretch = (1.0 + factor.ln() / (*n_original as f64).max(2.0).ln()).sqrt();
                 (divide(&plain, divisors), attention_factor.unwrap_or(by_stretch))
+            }
+            RopeScaling::Proportional { turned, factor } => {
+                let n_turned = (turned * self.rotary_dim as f64 / 2.0) as usize;
+                let turns = |(i, f)| if i < n_turned { f / factor } else { 0.0 };
+                (plain.into_iter().enumerate().map(turns).collect(), 1.0)
             }
             RopeScaling::Divisors(divisors) => (divide(&plain, divisors), 1.0),
         };

@@ -25,6 +25,8 @@ use crate::fields::{ConfigError, Field};
 const WRAPPERS: &[&str] = &[
     "AyaVisionForConditionalGeneration",
     "Gemma3ForConditionalGeneration",
+    "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",
     "Idefics3ForConditionalGeneration",
     "InternVLForConditionalGeneration",
     "Llama4ForConditionalGeneration",
@@ -88,6 +90,11 @@ fn leave_in(fields: &mut Map<String, Value>) {
         }),
         Some("gemma3_text") => json!({
             "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208,
+            "max_position_embeddings": 131_072,
+        }),
+        Some("gemma4_text" | "gemma4_unified_text") => json!({
+            "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
+            "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_144,
             "max_position_embeddings": 131_072,
         }),
         _ => return,

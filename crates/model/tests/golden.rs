@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::common::{
     Golden, all, all_exported, argmax, bits, golden, run_chunks, run_whole, scattered,
 };
-use pelton_model::arch::{LayerSpec, Mixer, Mlp};
+use pelton_model::arch::{LayerSpec, Mixer};
 use pelton_model::embed::{EmbedSpec, Pooling};
 use pelton_model::{ARCHS, Arch, Compute, ModelFiles, export_gguf};
 use pelton_quant::{dequantize_tensor, for_name, quantize_tensor};
@@ -41,9 +41,8 @@ const UNSTEADY_BOUND: f32 = 0.12;
 
 fn is_unsteady(golden: &Golden) -> bool {
     let spec = golden.files().spec().expect("a spec");
-    let is_unsteady = |layer: &LayerSpec| {
-        matches!(layer.mlp, Mlp::Moe(_)) || matches!(layer.mixer, Mixer::Mla(_))
-    };
+    let is_unsteady =
+        |layer: &LayerSpec| layer.mlp.experts().is_some() || matches!(layer.mixer, Mixer::Mla(_));
     spec.layers.iter().any(is_unsteady)
 }
 

@@ -45,7 +45,7 @@ fn chunked_prefill_is_the_whole_prefill() {
 
 #[test]
 fn pages_may_lie_anywhere() {
-    for name in ["mistral", "deepseek-v3"] {
+    for name in ["mistral", "deepseek-v3", "gemma4"] {
         let golden = golden(name);
         let tokens = golden.tokens();
         let mut decoder = golden.load(&golden.files(), Compute::Auto);
@@ -65,7 +65,7 @@ fn load_with_kv(golden: &Golden, kv_dtype: KvDtype) -> Decoder<CpuDevice> {
 
 #[test]
 fn keys_and_values_of_every_type_obey_the_laws_and_cost_what_is_told() {
-    for name in ["mistral", "deepseek-v3-dense"] {
+    for name in ["mistral", "deepseek-v3-dense", "gemma4", "gemma4-k-eq-v"] {
         let golden = golden(name);
         let tokens = golden.tokens();
         let mut errors = Vec::new();
@@ -82,7 +82,7 @@ fn keys_and_values_of_every_type_obey_the_laws_and_cost_what_is_told() {
             assert_eq!(told.kv_bytes_per_token * BLOCK, decoder.kv_bytes_per_block(BLOCK));
             assert_eq!(decoder.new_kv(3, BLOCK).n_bytes(), 3 * decoder.kv_bytes_per_block(BLOCK));
         }
-        let limits = [0.02, 0.02, 0.02, 0.1, 0.03];
+        let limits = [0.02, 0.02, 0.02, 0.12, 0.03];
         for ((error, limit), kv_dtype) in errors.iter().zip(limits).zip(KvDtype::ALL) {
             assert!(*error < limit, "{kv_dtype}: {errors:?}");
         }
@@ -91,7 +91,7 @@ fn keys_and_values_of_every_type_obey_the_laws_and_cost_what_is_told() {
 
 #[test]
 fn a_tree_of_drafts_is_every_one_of_its_paths() {
-    for name in ["mistral", "deepseek-v3"] {
+    for name in ["mistral", "deepseek-v3", "gemma4", "gemma4-k-eq-v"] {
         let golden = golden(name);
         let tokens = golden.tokens();
         let (committed, drafts) = tokens.split_at(tokens.len() - 6);

@@ -8,6 +8,8 @@ use pelton_model::{
 use pelton_quant::dequantize_tensor;
 use pelton_testkit::TinyModel;
 
+use crate::common::golden;
+
 const TOKENS: [u32; 37] = [
     5, 80, 3, 120, 44, 200, 17, 9, 9, 250, 31, 77, 12, 101, 64, 3, 8, 180, 22, 35, 91, 140, 66, 7,
     19, 230, 48, 53, 110, 4, 88, 29, 160, 72, 6, 99, 13,
@@ -49,28 +51,27 @@ fn a_walk_gives_the_logits_of_the_decoder_and_taps_what_is_read() {
     let tokens = TOKENS.map(TokenId);
     let device = CpuDevice::with_threads(Some(2)).expect("a device");
     let mut walk = LayerWalk::new(&files, device, 64).expect("a walk");
-    let mut x = Vec::new();
-    walk.embed(&tokens, &mut x);
+    let mut x = walk.embed(&tokens);
     walk.drop_embeddings();
     let table = values(&files, "model.embed_tokens.weight");
     let hidden = tiny.hidden_size;
-    for (row, token) in rows(&x, hidden).iter().zip(TOKENS) {
+    for (row, token) in rows(&x.x, hidden).iter().zip(TOKENS) {
         assert_eq!(*row, table[token as usize * hidden..][..hidden]);
     }
     for layer in 0..tiny.n_layers {
         let name = |part: &str| values(&files, &format!("model.layers.{layer}.{part}.weight"));
         walk.load(&files, layer).expect("a layer");
-        let before = rows(&x, hidden);
+        let before = rows(&x.x, hidden);
         let mut taps = Vec::new();
         let mut untapped = x.clone();
         walk.run(&mut x, Some(&mut |reads, rows: &[f32]| taps.push((reads, rows.to_vec()))));
         walk.run(&mut untapped, None);
-        assert_eq!(x, untapped, "looking changes nothing");
+        assert_eq!(x.x, untapped.x, "looking changes nothing");
         let order = [Reads::Mixer, Reads::Attended, Reads::Mlp, Reads::Hidden];
         assert_eq!(taps.iter().map(|(reads, _)| *reads).collect::<Vec<_>>(), order);
         let tapped = |at: usize| rows(&taps[at].1, taps[at].1.len() / TOKENS.len());
         let (mixer, attended, mlp, inner) = (tapped(0), tapped(1), tapped(2), tapped(3));
-        for (i, after) in rows(&x, hidden).iter().enumerate() {
+        for (i, after) in rows(&x.x, hidden).iter().enumerate() {
             assert_near(&mixer[i], &norm(&name("input_layernorm"), &before[i]), "q, k, v");
             let delta = product(&name("self_attn.o_proj"), &attended[i]);
             let middle: Vec<f64> = before[i].iter().zip(delta).map(|(x, d)| x + d).collect();
@@ -102,8 +103,40 @@ fn a_walk_gives_the_logits_of_the_decoder_and_taps_what_is_read() {
     let mut logits = Vec::new();
     decoder.forward(&mut kv, &input, &mut logits);
     let weights = values(&files, "model.norm.weight");
-    for (row, logits) in rows(&x, hidden).iter().zip(rows(&logits, tiny.vocab_size)) {
+    for (row, logits) in rows(&x.x, hidden).iter().zip(rows(&logits, tiny.vocab_size)) {
         assert_near(&product(&table, &norm(&weights, row)), &logits, "logits");
+    }
+}
+
+/// Layers that read the keys and values of earlier ones, and vectors of tokens for each layer, go along.
+#[test]
+fn a_walk_over_layers_that_share_pages_gives_the_logits_of_the_reference() {
+    for (fixture, prefix, softcap) in
+        [("gemma4", "model.language_model.", Some(3.0)), ("gemma4-unified", "model.", None)]
+    {
+        let golden = golden(fixture);
+        let files = golden.files();
+        let device = CpuDevice::with_threads(Some(1)).expect("a device");
+        let tokens = &golden.tokens()[..40];
+        let mut walk = LayerWalk::new(&files, device, 64).expect("a walk");
+        let mut texts = [walk.embed(&tokens[..20]), walk.embed(tokens)];
+        walk.drop_embeddings();
+        for layer in 0..walk.spec().layers.len() {
+            walk.load(&files, layer).expect("a layer");
+            // Another text between the layers of this one.
+            texts.iter_mut().for_each(|text| walk.run(text, None));
+        }
+        let hidden = walk.spec().hidden_size;
+        let table = values(&files, &format!("{prefix}embed_tokens.weight"));
+        let weights = values(&files, &format!("{prefix}norm.weight"));
+        let expected = golden.logits.iter().map(|row| row.iter().map(|x| f64::from(*x)));
+        for (row, expected) in rows(&texts[1].x, hidden).iter().zip(expected) {
+            let mut logits = product(&table, &norm(&weights, row));
+            if let Some(cap) = softcap {
+                logits.iter_mut().for_each(|x: &mut f64| *x = cap * (*x / cap).tanh());
+            }
+            assert_near(&logits, &expected.collect::<Vec<_>>(), fixture);
+        }
     }
 }
 

@@ -30,9 +30,9 @@ pub struct KvSizes {
     /// Elements of the states of one sequence, without the rows of its open chunk.
     #[serde(skip)]
     pub(crate) n_state_elements: usize,
-    /// Layers that keep keys and values.
+    /// Bytes that attention of a row reads of each token that it sees, layer by layer.
     #[serde(skip)]
-    n_paged_layers: usize,
+    layer_bytes: Vec<f64>,
     /// Most positions that a row sees in each layer; none in recurrent ones.
     #[serde(skip)]
     windows: Vec<Option<usize>>,
@@ -57,6 +57,8 @@ impl KvSizes {
         let n_blocks = context_tokens.div_ceil(block_tokens) as u64;
         let n_held = block.blocks_of(context_tokens, STEP_TOKENS) as u64;
         let states = StateShape::of(spec).layers;
+        let place_bytes = token_bytes as f64 / spec.n_kv_places().max(1) as f64;
+        let layer_bytes = spec.kv_shares().into_iter().map(|share| share * place_bytes).collect();
         Self {
             dtype: dtype.name(),
             block_tokens,
@@ -67,7 +69,7 @@ impl KvSizes {
             unfreed_bytes: token_bytes.saturating_mul(block_tokens as u64).saturating_mul(n_blocks),
             state_bytes: CpuDevice::state_bytes(&states).lane as u64,
             n_state_elements: states.iter().map(|layer| layer.matrix()).sum(),
-            n_paged_layers: spec.n_paged_layers(),
+            layer_bytes,
             windows: spec.layers.iter().map(|layer| layer.mixer.most_seen()).collect(),
             block,
         }
@@ -124,7 +126,6 @@ impl KvSizes {
 
     /// Bytes that attention of one row reads behind `n_tokens` tokens, over all layers.
     pub(crate) fn read_bytes(&self, n_tokens: f64) -> f64 {
-        let per_layer = self.token_bytes as f64 / self.n_paged_layers.max(1) as f64;
-        self.seen(n_tokens).sum::<f64>() * per_layer
+        self.seen(n_tokens).zip(&self.layer_bytes).map(|(seen, bytes)| seen * bytes).sum()
     }
 }

@@ -21,7 +21,6 @@
 //! usual split, with two sums over ranks per layer, sends about half as much and rounds differently
 //! on each number of ranks. Nothing that is sent is overlapped with computing.
 
-use pelton_model::layer::Mlp;
 use pelton_model::{ArchSpec, MatrixRole};
 use serde::Serialize;
 
@@ -57,10 +56,8 @@ impl Split {
 
     /// The reason why this many machines cannot share a model of this specification so.
     pub fn refusal(self, spec: &ArchSpec, n_ranks: usize) -> Option<String> {
-        let experts = spec.layers.iter().filter_map(|layer| match &layer.mlp {
-            Mlp::Moe(moe) => Some(moe.router.n_experts),
-            _ => None,
-        });
+        let mixtures = spec.layers.iter().filter_map(|layer| layer.mlp.experts());
+        let experts = mixtures.map(|moe| moe.router.n_experts);
         match (self, experts.min()) {
             _ if n_ranks == 1 => None,
             (Self::Pipeline, _) if n_ranks > spec.layers.len() => {
@@ -205,23 +202,14 @@ impl RankSizes {
 /// See [`RankSizes::received_elements`].
 fn received(spec: &ArchSpec, split: Split, n_ranks: usize) -> f64 {
     let others = (n_ranks - 1) as f64 / n_ranks as f64;
-    let widths = spec.layers.iter().map(|layer| {
-        let ffn = match &layer.mlp {
-            Mlp::Moe(moe) => {
-                let shared = moe.shared.as_ref().map_or(0, |s| s.mlp.intermediate_size);
-                moe.expert.intermediate_size * moe.router.top_k + shared
-            }
-            mlp => mlp.intermediate_size(),
-        };
-        layer.mixer.out_width() + 2 * spec.hidden_size + ffn
-    });
-    let elsewhere = spec.layers.iter().map(|layer| match &layer.mlp {
-        Mlp::Moe(moe) => {
-            let n = moe.router.n_experts;
-            let width = moe.expert_width(spec.hidden_size) as f64;
-            moe.router.top_k as f64 * width * (n - n / n_ranks) as f64 / n as f64
-        }
-        _ => 0.0,
+    let widths = spec
+        .layers
+        .iter()
+        .map(|layer| layer.mixer.out_width() + 2 * spec.hidden_size + layer.mlp.hidden_width());
+    let elsewhere = spec.layers.iter().filter_map(|layer| layer.mlp.experts()).map(|moe| {
+        let n = moe.router.n_experts;
+        let width = moe.expert_width(spec.hidden_size) as f64;
+        moe.router.top_k as f64 * width * (n - n / n_ranks) as f64 / n as f64
     });
     match split {
         Split::Outputs => widths.sum::<usize>() as f64 * others,

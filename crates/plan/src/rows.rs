@@ -7,7 +7,6 @@
 //!             activation               middle of the perceptron, of each expert that is chosen
 //! ```
 
-use pelton_model::layer::Mlp;
 use pelton_model::{ArchSpec, Mixer};
 
 use crate::hardware::{Arithmetic, MeasuredLine, MeasuredRows};
@@ -36,7 +35,9 @@ impl RowWork {
             heads.map_or(0, |heads| heads.n * (heads.key_dim + heads.value_dim))
         };
         let rotated = |mixer: &Mixer| match mixer {
-            Mixer::Gqa(gqa) => gqa.rope.map_or(0, |_| gqa.q_width() + gqa.kv_width()),
+            Mixer::Gqa(gqa) => {
+                gqa.rope.map_or(0, |_| gqa.q_width() + gqa.n_own_kv_heads() * gqa.head_dim)
+            }
             Mixer::Mla(mla) => (mla.n_heads + 1) * mla.rope_dim,
             Mixer::Parallel(both) => {
                 let gqa = &both.attention;
@@ -50,7 +51,7 @@ impl RowWork {
         Self {
             norm: vec![spec.hidden_size as f64; 2 * spec.layers.len() + 1],
             quantize: if is_quantized { of(&Mixer::out_width) } else { Widths::new() },
-            activation: spec.layers.iter().map(|layer| middle(&layer.mlp) as f64).collect(),
+            activation: spec.layers.iter().map(|layer| layer.mlp.hidden_width() as f64).collect(),
             rotation: of(&rotated),
             store: of(&stored),
         }
@@ -68,16 +69,5 @@ impl RowWork {
             + of(&self.activation, activation)
             + of(&self.rotation, rotation)
             + of(&self.store, store)
-    }
-}
-
-/// Elements of the middle of a perceptron, of all experts that a row goes through.
-fn middle(mlp: &Mlp) -> usize {
-    match mlp {
-        Mlp::Moe(moe) => {
-            let shared = moe.shared.as_ref().map_or(0, |shared| shared.mlp.intermediate_size);
-            moe.expert.intermediate_size * moe.router.top_k + shared
-        }
-        mlp => mlp.intermediate_size(),
     }
 }

@@ -308,7 +308,7 @@ struct Seen {
 
 /// Measured seconds of all heads for one position that a row sees.
 fn attention_s(measured: &MeasuredAttention, mixer: &Mixer, is_prompt: bool) -> f64 {
-    let Some(heads) = mixer.kv_heads() else { return 0.0 };
+    let Some(heads) = mixer.read_heads() else { return 0.0 };
     let width = (heads.key_dim + heads.value_dim) as f64;
     let (n_queries, n_kv) = (mixer.n_heads() as f64, heads.n as f64);
     match is_prompt {
@@ -319,6 +319,6 @@ fn attention_s(measured: &MeasuredAttention, mixer: &Mixer, is_prompt: bool) -> 
 
 /// Operations of all heads for one position that a row sees.
 fn per_position(mixer: &Mixer) -> f64 {
-    let Some(heads) = mixer.kv_heads() else { return 0.0 };
+    let Some(heads) = mixer.read_heads() else { return 0.0 };
     2.0 * mixer.n_heads() as f64 * (heads.key_dim + heads.value_dim) as f64
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pelton_base::TokenId;
-use pelton_model::{ArchSpec, CpuDevice, LayerShape, LayerWalk, ModelFiles, Reads};
+use pelton_model::{ArchSpec, CpuDevice, LayerShape, LayerWalk, ModelFiles, Reads, TextRows};
 use pelton_quant::solve::{Hessian, SolveError};
 use serde::Serialize;
 
@@ -138,7 +138,7 @@ impl Needs {
             }
         };
         Self {
-            activation_bytes: (n_rows * spec.hidden_size * 4) as u64,
+            activation_bytes: (n_rows * TextRows::n_floats(spec) * 4) as u64,
             layer_bytes: 16 * largest,
             hessian_bytes: layers.iter().map(hessians).max().unwrap_or(0),
         }
@@ -159,8 +159,8 @@ pub(crate) type Squares = BTreeMap<Reads, (u64, Vec<f64>)>;
 /// The rows of all texts between two layers.
 pub(crate) struct Calibration {
     walk: LayerWalk<CpuDevice>,
-    /// `[tokens, hidden]` of each text.
-    rows: Vec<Vec<f32>>,
+    /// Each text.
+    rows: Vec<TextRows>,
 }
 
 impl Calibration {
@@ -177,21 +177,19 @@ impl Calibration {
             if is_stopped() {
                 return Ok(None);
             }
-            let mut x = Vec::new();
-            walk.embed(tokens, &mut x);
-            rows.push(x);
+            rows.push(walk.embed(tokens));
         }
         walk.drop_embeddings();
         Ok(Some(Self { walk, rows }))
     }
 
     /// The rows of all texts.
-    pub(crate) fn rows(&self) -> &Vec<Vec<f32>> {
+    pub(crate) fn rows(&self) -> &Vec<TextRows> {
         &self.rows
     }
 
     /// Goes on with other rows.
-    pub(crate) fn set_rows(&mut self, rows: Vec<Vec<f32>>) {
+    pub(crate) fn set_rows(&mut self, rows: Vec<TextRows>) {
         self.rows = rows;
     }
 
@@ -206,7 +204,7 @@ impl Calibration {
     }
 
     /// Runs the rows of some texts through the loaded layer.
-    pub(crate) fn run(&mut self, rows: &mut [Vec<f32>]) {
+    pub(crate) fn run(&mut self, rows: &mut [TextRows]) {
         rows.iter_mut().for_each(|rows| self.walk.run(rows, None));
     }
 
@@ -226,7 +224,7 @@ impl Calibration {
             .map(|(reads, k)| (reads, Hessian::new(k, work.n_threads)))
             .collect();
         self.walk.load(files, layer)?;
-        let mut x = Vec::new();
+        let mut x = TextRows::default();
         for rows in &self.rows {
             if (work.watch.is_stopped)() {
                 return Ok(None);
@@ -267,7 +265,7 @@ impl Calibration {
             if is_stopped() {
                 return Ok(None);
             }
-            let n_rows = rows.len() / self.walk.spec().hidden_size;
+            let n_rows = rows.x.len() / self.walk.spec().hidden_size;
             self.walk.run(
                 rows,
                 Some(&mut |reads, rows: &[f32]| {

@@ -11,7 +11,7 @@
 //! one width is followed to the end and the others are scaled. Distances are squared and relative to
 //! the size of each token's row, as the last norm sees them. Codes are those of rounding to nearest.
 
-use pelton_model::{LayerShape, ModelFiles};
+use pelton_model::{LayerShape, ModelFiles, TextRows};
 use pelton_quant::solve::{Grid, Weights, rtn};
 
 use crate::allocate::Width;
@@ -28,7 +28,7 @@ const PROBE: usize = 3;
 pub(crate) const MOST_TOKENS: usize = 1024;
 
 /// Rows of some texts.
-type Rows = Vec<Vec<f32>>;
+type Rows = Vec<TextRows>;
 
 /// The module of a matrix, and what it costs and loses at each width.
 pub(crate) type Measured = (String, Vec<Width>);
@@ -122,10 +122,10 @@ fn size([n, k]: [usize; 2], bits: usize, grid: &Grid) -> u64 {
 pub(crate) const SHAPE_BITS: u64 = 128;
 
 /// The squared distance of two texts' rows, each relative to the size of its row.
-fn distance(rows: &[Vec<f32>], clean: &[Vec<f32>], width: usize) -> f64 {
+fn distance(rows: &[TextRows], clean: &[TextRows], width: usize) -> f64 {
     let texts = rows.iter().zip(clean);
     texts
-        .flat_map(|(rows, clean)| rows.chunks_exact(width).zip(clean.chunks_exact(width)))
+        .flat_map(|(rows, clean)| rows.x.chunks_exact(width).zip(clean.x.chunks_exact(width)))
         .map(|(row, clean)| {
             let square = |x: f32| f64::from(x).powi(2);
             let far: f64 = row.iter().zip(clean).map(|(a, b)| square(a - b)).sum();

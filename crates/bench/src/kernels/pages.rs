@@ -151,6 +151,7 @@ impl Layers {
             value_dim: self.head_dim,
             values_in_keys: false,
             dtype: self.dtype,
+            gap: 0,
         }
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct Facts {
     kv_dtype: String,
     /// Weights that every step reads.
     pub(crate) weight_bytes: usize,
-    /// Keys and values of one position in one layer.
+    /// Keys and values of one position in one of the widest layers.
     kv_bytes_per_layer: usize,
     /// Weights of all layers, without embedding and head.
     pub(crate) layer_weights: usize,
@@ -48,6 +48,9 @@ pub(crate) struct Facts {
     /// Positions that each layer sees at most.
     #[serde(skip)]
     windows: Vec<Option<usize>>,
+    /// Part of these bytes that each layer reads of a position.
+    #[serde(skip)]
+    kv_shares: Vec<f64>,
 }
 
 impl Facts {
@@ -64,19 +67,22 @@ impl Facts {
             tuning: Tuned(cpu.tuning),
             kv_dtype: format!("{:?}", decoder.kv_dtype()).to_lowercase(),
             weight_bytes: decoder.weight_bytes(),
-            kv_bytes_per_layer: token_bytes / spec.n_paged_layers().max(1),
+            kv_bytes_per_layer: token_bytes / spec.n_kv_places().max(1),
             layer_weights: layer_weights(spec),
             head_weights: spec.hidden_size * spec.vocab_size,
             layout: layouts.first().map_or(WeightLayout::F32, |(layout, _)| *layout),
             layouts: layouts.iter().map(|(layout, n_bytes)| (layout.name(), *n_bytes)).collect(),
             windows: spec.layers.iter().map(|layer| layer.mixer.most_seen()).collect(),
+            kv_shares: spec.kv_shares(),
         }
     }
 
     /// Keys and values that attention reads for one row behind `n_tokens` positions.
     pub(crate) fn kv_bytes(&self, n_tokens: usize) -> usize {
         let seen = |window: &Option<usize>| window.map_or(n_tokens, |most| most.min(n_tokens));
-        self.windows.iter().map(|window| seen(window) * self.kv_bytes_per_layer).sum()
+        let widest = self.kv_bytes_per_layer as f64;
+        let layers = self.windows.iter().zip(&self.kv_shares);
+        layers.map(|(window, share)| (seen(window) as f64 * share * widest) as usize).sum()
     }
 
     /// Model, kernels and tuning in two lines.
@@ -96,7 +102,7 @@ fn layer_weights(spec: &ArchSpec) -> usize {
     let layers = spec.layers.iter().map(|layer| {
         layer.mixer.n_weights(spec.hidden_size) + layer.mlp.n_active_weights(spec.hidden_size)
     });
-    layers.sum()
+    layers.sum::<usize>() + spec.n_input_weights()
 }
 
 /// One variant's rounds and what follows from them.

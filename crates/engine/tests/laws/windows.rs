@@ -39,6 +39,16 @@ fn layers_with_windows_and_sinks_answer_alike_in_every_world() {
     law_holds_for("gpt-oss");
 }
 
+#[test]
+fn layers_that_read_pages_of_others_and_narrower_heads_answer_alike_in_every_world() {
+    law_holds_for("gemma4");
+}
+
+#[test]
+fn pages_of_windows_twice_as_large_answer_alike_in_every_world() {
+    law_holds_for("gemma4-k-eq-v");
+}
+
 /// Every family with windows: one request in the least memory that holds it, which is far less than all
 /// of its tokens take, has the answer that it has in memory without end.
 #[test]
@@ -69,7 +79,7 @@ fn a_long_sequence_fits_into_its_window_and_the_layers_without_one() {
 
 #[test]
 fn every_turn_of_a_conversation_computes_its_own_tokens_and_a_block_at_most() {
-    for fixture in ["gemma3", "llama4", "mistral"] {
+    for fixture in ["gemma3", "gemma4", "llama4", "mistral"] {
         let (files, _folder) = open_folder(fixture);
         let (n_prompt, n_cached) = conversation(&files, 6);
         let (n_computed, n_most) = (n_prompt - n_cached, 90 + 5 * (50 + BLOCK));
@@ -81,7 +91,7 @@ fn every_turn_of_a_conversation_computes_its_own_tokens_and_a_block_at_most() {
 /// prompt's end needs is still there.
 #[test]
 fn a_prompt_goes_on_from_the_end_of_an_earlier_prompt_without_its_answer() {
-    for fixture in ["gemma3", "llama4", "mistral"] {
+    for fixture in ["gemma3", "gemma4", "llama4", "mistral"] {
         let (files, _folder) = open_folder(fixture);
         let (engine, hold) = start(&files, Compute::Auto, &World::plain());
         drop(hold);
@@ -99,7 +109,7 @@ fn a_prompt_goes_on_from_the_end_of_an_earlier_prompt_without_its_answer() {
 /// Requests that take each other's blocks again and again.
 #[test]
 fn requests_are_swapped_with_the_blocks_of_their_windows() {
-    for fixture in ["gemma3", "mistral"] {
+    for fixture in ["gemma3", "gemma4", "gemma4-k-eq-v", "mistral"] {
         let (files, _folder) = open_folder(fixture);
         let all = || (0..6).map(|i| ask(tokens(i, 40 + 7 * i as usize), 40)).collect::<Vec<_>>();
         let (wide, _) = answers(&files, Compute::Auto, &World::plain(), all(), false);

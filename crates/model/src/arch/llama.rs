@@ -38,6 +38,9 @@ pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
             has_sinks: false,
             temperature: None,
             is_gated: false,
+            kv_of: None,
+            values_are_keys: false,
+            norms_values: false,
         }),
         mlp: Mlp::Gated(GatedMlp {
             intermediate_size: cfg.intermediate_size,
@@ -58,6 +61,8 @@ pub(super) fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
         embedding_scale: 1.0,
         embedding_norm: false,
         layers: vec![layer; cfg.num_hidden_layers],
+        layer_inputs: None,
+        scales_layers: false,
         multipliers: Multipliers::ONE,
         logit_scale: 1.0,
         head_bias: false,

@@ -27,6 +27,7 @@ mod family;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod glm;
 mod glm4;
 mod glm4_moe;
@@ -49,6 +50,7 @@ mod llama;
 mod llama4;
 mod mamba;
 mod mamba2;
+mod memory;
 mod minicpm;
 mod minicpm3;
 mod minimax;
@@ -86,15 +88,16 @@ mod stored;
 pub use crate::layer::{
     Absent, Act, ExpertGroups, Gate, GatedMlp, Gqa, GroupRank, Kept, KvHeads, Mixer, Mla, Mlp, Moe,
     Parallel, PlainMlp, QkNorm, Recurrent, Router, RouterScore, Rule, SelectionNorms,
-    SelectiveScan, SharedExpert, ShortConv, Temperature, ValueHeads,
+    SelectiveScan, SharedExpert, ShortConv, Temperature, ValueHeads, WithExperts,
 };
 pub(crate) use class_head::{ClassHead, HeadAct, HeadRow, HeadStep};
 pub use encoders::ENCODERS;
 pub use family::Arch;
 pub(crate) use family::{LayerPattern, Preset};
 pub use layer::{LayerSpec, Residual, Wiring};
+pub(crate) use memory::MemoryPlace;
 pub use multipliers::Multipliers;
 pub use registry::{ARCHS, find, find_gguf};
 pub(crate) use registry::{is_classifier, is_headless, known, unknown, unknown_gguf};
-pub use spec::{ArchSpec, Ends, LearnedPositions, NormKind};
+pub use spec::{ArchSpec, Ends, LayerInputs, LearnedPositions, NormKind};
 pub(crate) use stored::{Experts, Fused, GateUp, Part, Stored};

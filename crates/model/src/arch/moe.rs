@@ -32,6 +32,7 @@ impl HfConfig {
             },
             router_bias: false,
             has_correction: false,
+            has_scales: false,
             weighs_input: false,
             has_gates: true,
             expert: GatedMlp {

@@ -2,7 +2,7 @@
 
 use super::{
     Arch, ENCODERS, arcee, bamba, bloom, cohere, cohere2, deepseek, exaone4, falcon, falcon_h1,
-    gemma, gemma2, gemma3, glm, glm4, glm4_moe, gpt_bigcode, gpt_neox, gpt_oss, gpt2, gptj,
+    gemma, gemma2, gemma3, gemma4, glm, glm4, glm4_moe, gpt_bigcode, gpt_neox, gpt_oss, gpt2, gptj,
     granite, granite_hybrid, granite_moe, helium, internlm2, internlm3, jamba, kimi_linear, lfm2,
     llama, llama4, mamba, mamba2, minicpm, minicpm3, minimax, ministral, mistral, mixtral,
     nemotron, nemotron_h, olmo, olmo_hybrid, olmo2, olmo3, olmoe, opt, phi, phi3, qwen2, qwen2_moe,
@@ -26,6 +26,8 @@ pub static ARCHS: &[Arch] = &[
     gemma::ARCH,
     gemma2::ARCH,
     gemma3::ARCH,
+    gemma4::ARCH,
+    gemma4::UNIFIED,
     glm::ARCH,
     glm4::ARCH,
     glm4_moe::ARCH,

@@ -1,8 +1,8 @@
 //! The specification of a model, from which the decoder builds it.
 
-use pelton_base::{KvWindows, Reach, TokenId};
+use pelton_base::TokenId;
 
-use super::{Kept, LayerSpec, Mixer, Mlp, Multipliers, PlainMlp};
+use super::{Act, LayerSpec, Mlp, Multipliers, PlainMlp};
 use crate::config::{HfConfig, Window};
 use crate::rope::RopeSpec;
 
@@ -29,6 +29,10 @@ pub struct ArchSpec {
     pub embedding_norm: bool,
     /// One entry per decoder layer, so that mixed stacks need no special case.
     pub layers: Vec<LayerSpec>,
+    /// Vectors that each token has for every layer, beside its embedding.
+    pub layer_inputs: Option<LayerInputs>,
+    /// Whether what a layer leaves is multiplied by a stored number.
+    pub scales_layers: bool,
     /// Factors of what the projections of all layers give.
     pub multipliers: Multipliers,
     /// Factor of the logits, before the cap.
@@ -68,6 +72,24 @@ impl Ends {
 
     /// The ends of BERT, except for the number of token types.
     pub const BERT: Self = Self { final_norm: false, head: false, ..Self::DECODER };
+}
+
+/// Vectors that each token has for every layer, beside its embedding (Gemma Team, 2025: Gemma 3n).
+///
+/// ```text
+/// input[l] = (norm(projection[l] · x / sqrt(hidden)) + table[token][l] · sqrt(width)) / sqrt(2)
+/// at the end of layer l   x += norm(out[l] · (act(gate[l] · x) * input[l]))
+/// ```
+///
+/// `x` in the first line is the scaled embedding.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayerInputs {
+    /// Elements of a vector.
+    pub width: usize,
+    /// Rows of the table, `[n_rows, n_layers * width]`; at least as many as there are tokens.
+    pub n_rows: usize,
+    /// Activation of the gates.
+    pub act: Act,
 }
 
 /// A table of one learned vector per position.
@@ -114,6 +136,12 @@ impl ArchSpec {
         }
     }
 
+    /// Elements of the matrices that make and take in the tokens' vectors for each layer, the table left out.
+    pub fn n_input_weights(&self) -> usize {
+        let width = self.layer_inputs.map_or(0, |inputs| inputs.width);
+        3 * width * self.layers.len() * self.hidden_size
+    }
+
     /// Whether a token sees only itself and the tokens before it, in every layer.
     pub fn is_causal(&self) -> bool {
         self.layers.iter().all(|layer| layer.mixer.is_causal())
@@ -131,82 +159,6 @@ impl ArchSpec {
             self.ropes.iter().filter_map(|rope| rope.choice(max_context)).collect();
         choices.dedup();
         choices
-    }
-
-    /// Of each layer its place among the layers of its memory group that keep pages, and among those that
-    /// keep a state.
-    pub(crate) fn memory_places(&self) -> Vec<[usize; 2]> {
-        let (mut n_paged, mut n_states) = (vec![0; self.n_kv_groups()], 0);
-        let place = |layer: &LayerSpec| {
-            let Kept { pages, state } = layer.mixer.kept();
-            let n_paged = &mut n_paged[layer.kv_group];
-            let place = [*n_paged, n_states];
-            *n_paged += usize::from(pages.is_some());
-            n_states += usize::from(state.is_some());
-            place
-        };
-        self.layers.iter().map(place).collect()
-    }
-
-    /// Layers of the largest memory group: those that a block of the KV cache has keys and values of.
-    pub fn n_block_layers(&self) -> usize {
-        let mut n_paged = vec![0; self.n_kv_groups()];
-        for layer in self.layers.iter().filter(|layer| layer.mixer.kv_heads().is_some()) {
-            n_paged[layer.kv_group] += 1;
-        }
-        n_paged.into_iter().max().unwrap_or(0)
-    }
-
-    /// The layers with an attention window, where their keys and values can be freed behind it: all layers
-    /// with pages have keys and values of one size, no layer keeps a state, the windows are of one kind and
-    /// shorter than the context, and there are at least as many layers with a window as layers without one
-    /// (with fewer of them, a short sequence would take more memory than without windows).
-    pub fn kv_windows(&self) -> Option<KvWindows> {
-        let mixers = || self.layers.iter().map(|layer| &layer.mixer);
-        let heads = mixers().find_map(|mixer| mixer.kv_heads());
-        let is_uniform =
-            mixers().filter_map(|mixer| mixer.kv_heads()).all(|own| Some(own) == heads);
-        let reaches: Vec<Reach> = mixers().filter_map(Mixer::reach).collect();
-        let n_full = self.n_paged_layers() - reaches.len();
-        if !is_uniform || self.is_recurrent() || !self.is_causal() || reaches.len() < n_full.max(1)
-        {
-            return None;
-        }
-        let reach = reaches.iter().copied().reduce(|a, b| match (a, b) {
-            (Reach::Last(a), Reach::Last(b)) => Reach::Last(a.max(b)),
-            (a, _) => a,
-        })?;
-        let fits = |own: &Reach| match (reach, *own) {
-            (Reach::Last(_), Reach::Last(_)) => true,
-            (all, own) => all == own,
-        };
-        let n_blocks = if n_full == 0 { 1 } else { reaches.len().div_ceil(n_full) };
-        let (Reach::Last(longest) | Reach::Segment(longest)) = reach;
-        let is_of_use = longest < self.max_context && reaches.iter().all(fits);
-        is_of_use.then_some(KvWindows { reach, n_blocks, is_all: n_full == 0 })
-    }
-
-    /// [`kv_windows`](Self::kv_windows) of a model whose layers are in groups that allow it.
-    pub fn freed_windows(&self) -> Option<KvWindows> {
-        self.kv_windows().filter(|windows| windows.n_groups() == self.n_kv_groups())
-    }
-
-    /// Gives layers with a window memory groups of their own, so that their blocks can be freed behind it:
-    /// see [`kv_windows`](Self::kv_windows). Nothing changes where that is `None`.
-    pub fn group_windows(&mut self) {
-        let Some(windows) = self.kv_windows().filter(|windows| !windows.is_all) else { return };
-        let n_windows = self.layers.iter().filter(|layer| layer.mixer.reach().is_some()).count();
-        let n_full = self.n_paged_layers() - n_windows;
-        let windowed = self.layers.iter_mut().filter(|layer| layer.mixer.reach().is_some());
-        for (i, layer) in windowed.enumerate() {
-            layer.kv_group = 1 + i / n_full;
-        }
-        assert_eq!(self.n_kv_groups(), windows.n_groups(), "invariant: a group for each table");
-    }
-
-    /// Number of layers that keep keys and values.
-    pub fn n_paged_layers(&self) -> usize {
-        self.layers.iter().filter(|layer| layer.mixer.kv_heads().is_some()).count()
     }
 
     /// Whether some layers keep a state of a fixed size.

@@ -1,6 +1,6 @@
 //! The memory of one step, estimated before the first.
 
-use super::{ArchSpec, Mlp};
+use super::ArchSpec;
 
 impl ArchSpec {
     /// Bytes of a step of `n_rows` tokens with the logits of `n_logits` of them, a little more than
@@ -18,14 +18,10 @@ impl ArchSpec {
         };
         let attention = widest(&|layer| layer.mixer.query_width().max(2 * layer.mixer.out_width()));
         // Gates, ups and their product.
-        let channels = widest(&|layer| {
-            let n_experts = match &layer.mlp {
-                Mlp::Moe(moe) => moe.router.top_k + 1,
-                _ => 1,
-            };
-            layer.mlp.intermediate_size().saturating_mul(3 * n_experts)
-        });
-        let per_row = (HIDDEN_BUFFERS * self.hidden_size + 2 * attention + channels) * FORMS;
+        let channels = widest(&|layer| layer.mlp.hidden_width().saturating_mul(3));
+        let inputs = self.layer_inputs.map_or(0, |own| own.width * (3 * self.layers.len() + 2));
+        let per_row =
+            (HIDDEN_BUFFERS * self.hidden_size + 2 * attention + channels + inputs) * FORMS;
         let rows = per_row.saturating_mul(n_rows);
         let logits = self.vocab_size.saturating_mul(n_logits);
         rows.saturating_add(logits).saturating_mul(size_of::<f32>())

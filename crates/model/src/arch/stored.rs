@@ -81,12 +81,29 @@ pub(crate) enum Part {
     ConvIn,
     ConvOut,
     AttentionPostNorm,
+    /// Vectors of tokens for each layer, and what projects embeddings to such vectors.
+    LayerTable,
+    LayerProjection,
+    LayerProjectionNorm,
+    /// The gate, the projection and the norm of a layer's own vectors.
+    InputGate,
+    InputOut,
+    InputNorm,
+    /// A number that multiplies what a layer leaves.
+    LayerScale,
     MlpNorm,
     GateUp,
     Gate,
     Up,
     Down,
     MlpPostNorm,
+    /// Norms of experts and of the perceptron beside them: of what each gives, and of what experts read.
+    BesidePostNorm,
+    ExpertNorm,
+    ExpertPostNorm,
+    /// The weight of the norm that a router reads, and factors of the weights that it gives.
+    RouterNorm,
+    ExpertScale,
     Router,
     RouterCorrection,
     /// The projections to and from the width of experts that is not the model's.
@@ -115,6 +132,9 @@ impl Part {
                 | Self::EmbeddingNorm
                 | Self::FinalNorm
                 | Self::Head
+                | Self::LayerTable
+                | Self::LayerProjection
+                | Self::LayerProjectionNorm
         )
     }
 }
@@ -265,12 +285,24 @@ fn hf_name(part: Part) -> &'static str {
         Part::ConvIn => "conv.in_proj",
         Part::ConvOut => "conv.out_proj",
         Part::AttentionPostNorm => "post_self_attn_layernorm",
+        Part::LayerTable => "embed_tokens_per_layer",
+        Part::LayerProjection => "per_layer_model_projection",
+        Part::LayerProjectionNorm => "per_layer_projection_norm",
+        Part::InputGate => "per_layer_input_gate",
+        Part::InputOut => "per_layer_projection",
+        Part::InputNorm => "post_per_layer_input_norm",
+        Part::LayerScale => "layer_scalar",
         Part::MlpNorm => "post_attention_layernorm",
         Part::GateUp => "mlp.gate_up_proj",
         Part::Gate => "mlp.gate_proj",
         Part::Up => "mlp.up_proj",
         Part::Down => "mlp.down_proj",
         Part::MlpPostNorm => "post_mlp_layernorm",
+        Part::BesidePostNorm => "post_feedforward_layernorm_1",
+        Part::ExpertNorm => "pre_feedforward_layernorm_2",
+        Part::ExpertPostNorm => "post_feedforward_layernorm_2",
+        Part::RouterNorm => "router.scale",
+        Part::ExpertScale => "router.per_expert_scale",
         Part::Router => "mlp.gate",
         Part::RouterCorrection => "mlp.gate.e_score_correction_bias",
         Part::LatentDown => "mlp.fc1_latent_proj",
@@ -338,11 +370,23 @@ fn gguf_name(part: Part) -> &'static str {
         Part::ConvIn => "shortconv.in_proj",
         Part::ConvOut => "shortconv.out_proj",
         Part::AttentionPostNorm => "post_attention_norm",
+        Part::LayerTable => "per_layer_token_embd",
+        Part::LayerProjection => "per_layer_model_proj",
+        Part::LayerProjectionNorm => "per_layer_proj_norm",
+        Part::InputGate => "inp_gate",
+        Part::InputOut => "proj",
+        Part::InputNorm => "post_norm",
+        Part::LayerScale => "layer_output_scale",
         Part::MlpNorm => "ffn_norm",
         Part::GateUp | Part::Up => "ffn_up",
         Part::Gate => "ffn_gate",
         Part::Down => "ffn_down",
         Part::MlpPostNorm => "post_ffw_norm",
+        Part::BesidePostNorm => "post_ffw_norm_1",
+        Part::ExpertNorm => "pre_ffw_norm_2",
+        Part::ExpertPostNorm => "post_ffw_norm_2",
+        Part::RouterNorm => "ffn_gate_inp.scale",
+        Part::ExpertScale => "ffn_down_exps.scale",
         Part::Router => "ffn_gate_inp",
         Part::RouterCorrection => "exp_probs_b",
         Part::LatentDown => "ffn_latent_down",

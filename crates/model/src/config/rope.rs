@@ -65,6 +65,18 @@ impl RopeFields {
             None => DEFAULT_THETA,
         };
         let mut rotary_dim = self.head_dim;
+        let kind = table.map(|table| table.get("rope_type"));
+        if let Some(table) = table
+            && kind.is_some_and(|kind| kind.value().is_some_and(|kind| kind == "proportional"))
+        {
+            // The part of a head that turns is one of its pairs, and not of its elements.
+            let partial = table.get("partial_rotary_factor");
+            let turned = partial.non_null().map(|field| field.number(0.0, 1.0)).transpose()?;
+            let factor = table.get("factor");
+            let factor = factor.non_null().map(read_factor).transpose()?.unwrap_or(1.0);
+            let scaling = RopeScaling::Proportional { turned: turned.unwrap_or(1.0), factor };
+            return Ok(RopeSpec { rotary_dim, theta, n_trained: self.n_trained, scaling });
+        }
         for parent in table.into_iter().chain([root]).rev() {
             let partial = parent.get("partial_rotary_factor");
             if partial.non_null().is_none() {

@@ -3,6 +3,7 @@
 use pelton_base::TokenId;
 
 use super::ForwardInput;
+use super::inputs::InputRows;
 use crate::arch::{ArchSpec, LayerSpec, Mixer};
 use crate::device::{Ops, RowPlan};
 
@@ -34,6 +35,8 @@ pub(super) struct Buffers<D: Ops> {
     pub(super) kept_attended: [Vec<(usize, D::Buf)>; 2],
     /// Rows of the last layer's `x` that go on.
     pub(super) kept_x: D::Buf,
+    /// Vectors of the tokens for each layer, where they have such.
+    pub(super) inputs: Option<InputRows<D>>,
 }
 
 impl<D: Ops> Buffers<D> {
@@ -63,6 +66,7 @@ impl<D: Ops> Buffers<D> {
             attended: per_width(&Mixer::out_widths),
             kept_attended: per_width(&Mixer::out_widths),
             kept_x: device.buffer(hidden),
+            inputs: InputRows::new(spec, device),
         }
     }
 

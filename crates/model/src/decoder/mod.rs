@@ -19,12 +19,15 @@
 //! decoding are one case. In the last layer only the rows whose logits are asked for go on after
 //! attention; the other rows are done once their keys and values are stored.
 //!
-//! `pass.rs` has the wiring of a layer; `walk.rs` runs one layer at a time for calibration.
+//! `pass.rs` has the wiring of a layer; `kv.rs` the memory of sequences; `inputs.rs` the vectors that tokens
+//! have for each layer; `walk.rs` runs one layer at a time for calibration.
 //!
 //! **Architecture invariant:** nothing here knows an architecture's name, a weight format or a
 //! device.
 
 mod buffers;
+mod inputs;
+mod kv;
 mod laps;
 mod pass;
 mod walk;
@@ -32,21 +35,16 @@ mod walk;
 use pelton_base::TokenId;
 use pelton_tensor::KvDtype;
 
-use crate::arch::ArchSpec;
-use crate::device::{BlockTables, ForwardSequence, GreedyRows, Head, Ops};
-use crate::kv::{KvFootprint, KvShape, SwapStore};
-use crate::layer::Linear;
+use crate::arch::{ArchSpec, MemoryPlace};
+use crate::device::{ForwardSequence, GreedyRows, Head, Ops};
+use crate::layer::{Kept, Linear, Mixer};
 use crate::load::Weights;
 use crate::rope::RopeTable;
-use crate::state::{CHUNK_TOKENS, StateCopy, StateShape};
 use buffers::Buffers;
 use laps::Clock;
 pub use laps::{Lap, StepOp};
 use pass::{Layer, Pass};
-pub use walk::{LayerWalk, Reads, Tap};
-
-/// Most sequences for whose states a cache has room, where nobody says for how many.
-const MOST_LANES: usize = 4;
+pub use walk::{LayerWalk, Reads, Tap, TextRows};
 
 /// A loaded model on a device.
 #[derive(Debug)]
@@ -54,8 +52,8 @@ pub struct Decoder<D: Ops> {
     spec: ArchSpec,
     kv_dtype: KvDtype,
     ropes: Vec<RopeTable>,
-    /// Of each layer its place among the layers that keep the same: pages, or a state.
-    places: Vec<[usize; 2]>,
+    /// Of each layer where it finds its memory.
+    places: Vec<MemoryPlace>,
     weights: Weights<D>,
     device: D,
     buffers: Buffers<D>,
@@ -271,6 +269,15 @@ impl<D: Ops> Decoder<D> {
         }
         let Self { spec, weights, device, buffers, ropes, laps, places, .. } = self;
         let is_hidden = matches!(wanted, Wanted::Hidden);
+        // Texts are computed whole, so that a layer may store over what the one before it stored.
+        let is_passing = is_hidden && !spec.shares_pages();
+        // Where no logits are asked for, layers behind the last one that keeps something change nothing.
+        let keeps = |mixer: &Mixer| mixer.kept() != Kept::default();
+        let last_keeping = spec.layers[..n_layers].iter().rposition(|own| keeps(&own.mixer));
+        if input.logits_rows.is_empty() && last_keeping.is_none() {
+            return out.clear();
+        }
+        let ends_at = last_keeping.filter(|_| input.logits_rows.is_empty());
         let mut pass = Pass::begin(device, buffers, input, ropes);
         pass.clock = Clock::start(laps.as_mut(), input.tokens.len());
         pass.embed(spec, weights, input.tokens);
@@ -280,7 +287,8 @@ impl<D: Ops> Decoder<D> {
             let layer = Layer {
                 spec: layer_spec,
                 weights: layer_weights,
-                places: if is_hidden { [0, 0] } else { places[i] },
+                idx: i,
+                place: if is_passing { places[i].passing() } else { places[i] },
                 is_last,
                 next_norm: match is_last {
                     true => weights.final_norm.as_ref(),
@@ -289,15 +297,12 @@ impl<D: Ops> Decoder<D> {
             };
             pass.clock.enter(i);
             if !layer.mixes_rows() {
-                if is_last && input.logits_rows.is_empty() {
-                    return out.clear();
-                }
                 pass.skip_mixer(&layer);
                 pass.mix_channels(&layer, is_last && is_hidden);
                 continue;
             }
             pass.project(&layer, kv);
-            if is_last && input.logits_rows.is_empty() {
+            if ends_at == Some(i) {
                 if layer.spec.mixer.kept().state.is_some() {
                     // Its state moves on with the rows.
                     pass.mix_rows(&layer, kv);
@@ -357,8 +362,12 @@ impl<D: Ops> Decoder<D> {
             }
             StepOp::Out => (n_outs(), out_bytes()),
             StepOp::Mlp => {
-                let n = layers().map(|(spec, _)| spec.mlp.n_active_weights(hidden)).sum();
-                (n, layers().map(|(_, layer)| layer.mlp.active_bytes()).sum())
+                let n = layers().map(|(spec, _)| spec.mlp.n_active_weights(hidden)).sum::<usize>();
+                let width = self.spec.layer_inputs.map_or(0, |inputs| inputs.width);
+                let tails = layers().flat_map(|(_, layer)| layer.tail());
+                let n_bytes = layers().map(|(_, layer)| layer.mlp.active_bytes()).sum::<usize>();
+                let of_tails = 2 * self.spec.layers.len() * width * hidden;
+                (n + of_tails, n_bytes + tails.map(D::weight_bytes).sum::<usize>())
             }
             StepOp::Head => {
                 let n = self.spec.vocab_size * hidden;
@@ -366,100 +375,6 @@ impl<D: Ops> Decoder<D> {
             }
             StepOp::Embed | StepOp::Attend | StepOp::Norm | StepOp::Gather => (0, 0),
         }
-    }
-
-    /// A KV cache for this model.
-    ///
-    /// # Panics
-    ///
-    /// When the memory is refused; [`try_new_kv`](Self::try_new_kv) answers instead.
-    pub fn new_kv(&self, n_blocks: usize, block_size: usize) -> D::Kv {
-        self.try_new_kv(n_blocks, block_size).expect("memory for the KV cache")
-    }
-
-    /// A KV cache for this model.
-    ///
-    /// # Errors
-    ///
-    /// When the memory is refused.
-    pub fn try_new_kv(&self, n_blocks: usize, block_size: usize) -> std::io::Result<D::Kv> {
-        self.try_new_kv_for(n_blocks, block_size, n_blocks.min(MOST_LANES), 0)
-    }
-
-    /// A KV cache for this model with room for the states of `n_lanes` sequences and for `n_snapshots`
-    /// snapshots, in models with recurrent layers.
-    ///
-    /// # Errors
-    ///
-    /// When the memory is refused.
-    pub fn try_new_kv_for(
-        &self,
-        n_blocks: usize,
-        block_size: usize,
-        n_lanes: usize,
-        n_snapshots: usize,
-    ) -> std::io::Result<D::Kv> {
-        let states = StateShape::of(&self.spec).with_room(n_lanes, n_snapshots);
-        self.device.new_kv(&self.kv_shape(n_blocks, block_size), &states)
-    }
-
-    /// A KV cache of one layer in f32, for [`hidden`](Self::hidden).
-    ///
-    /// # Errors
-    ///
-    /// When the memory is refused.
-    pub fn try_new_passing_kv(&self, n_blocks: usize, block_size: usize) -> std::io::Result<D::Kv> {
-        let shape = self.kv_shape(n_blocks, block_size);
-        let shape = KvShape { n_layers: 1, dtype: KvDtype::F32, ..shape };
-        self.device.new_kv(&shape, &StateShape::default())
-    }
-
-    /// Copies one block of a cache over another, in all layers.
-    pub fn copy_kv_block(&self, kv: &mut D::Kv, from: u32, to: u32) {
-        self.device.copy_kv_block(kv, from, to);
-    }
-
-    /// Copies the states of all recurrent layers.
-    pub fn copy_state(&self, kv: &mut D::Kv, copy: StateCopy) {
-        self.device.copy_state(kv, copy);
-    }
-
-    /// Copies what layers keep of the token at position `from` of a sequence to position `to`, in all
-    /// layers: the accepted path of a draft tree moves to where an unbranched sequence has it. In models
-    /// with recurrent layers both positions lie in the open chunk of `lane`.
-    pub fn copy_kv_position(
-        &self,
-        kv: &mut D::Kv,
-        tables: BlockTables<'_>,
-        lane: Option<usize>,
-        from: usize,
-        to: usize,
-    ) {
-        if let Some(lane) = lane {
-            self.device.copy_state_row(kv, lane, from % CHUNK_TOKENS, to % CHUNK_TOKENS);
-        }
-        let block_size = D::kv_block_size(kv);
-        for group in 0..tables.n_groups() {
-            let slot = |place| tables.slot(group, place, block_size);
-            self.device.copy_kv_slot(kv, slot(from), slot(to));
-        }
-    }
-
-    /// Copies one block of a cache to a block of a swap store, in all layers.
-    pub fn swap_kv_out(&self, kv: &D::Kv, block: u32, store: &mut SwapStore, host_block: u32) {
-        self.device.read_kv_block(kv, block, store.block_mut(host_block));
-    }
-
-    /// Copies one block of a swap store to a block of a cache, in all layers.
-    pub fn swap_kv_in(&self, kv: &mut D::Kv, store: &SwapStore, host_block: u32, block: u32) {
-        self.device.write_kv_block(kv, block, store.block(host_block));
-    }
-
-    /// Lets blocks be freed behind attention windows: caches that are made from now on have memory groups,
-    /// and every sequence has a block table for each ([`ArchSpec::group_windows`]).
-    pub fn group_windows(&mut self) {
-        self.spec.group_windows();
-        self.places = self.spec.memory_places();
     }
 
     /// The spec of the model.
@@ -477,27 +392,14 @@ impl<D: Ops> Decoder<D> {
         self.kv_dtype
     }
 
-    /// Bytes of one block of `block_size` tokens over the layers of a memory group, keys and values.
-    pub fn kv_bytes_per_block(&self, block_size: usize) -> usize {
-        self.kv_block(block_size).block_bytes()
-    }
-
-    /// Sizes of a cache of `n_blocks` blocks with a swap store of `n_host_blocks` blocks.
-    pub fn kv_footprint(
-        &self,
-        n_blocks: usize,
-        block_size: usize,
-        n_host_blocks: usize,
-    ) -> KvFootprint {
-        self.kv_block(block_size).with_blocks(n_blocks).with_host_blocks(n_host_blocks)
-    }
-
     /// Bytes of weights that one decoded token reads: everything but the rows of the embedding
     /// table that are not looked up, and the experts that are not chosen.
     pub fn weight_bytes(&self) -> usize {
         let layers = &self.weights.layers;
         let mixers = layers.iter().flat_map(|layer| layer.attention.matrices());
-        let matrices = mixers.chain(self.head());
+        let tails = layers.iter().flat_map(|layer| layer.tail());
+        let projection = self.weights.inputs.iter().flat_map(|own| own.projection.weights());
+        let matrices = mixers.chain(self.head()).chain(tails).chain(projection);
         let perceptrons = layers.iter().map(|layer| layer.mlp.active_bytes()).sum::<usize>();
         matrices.map(D::weight_bytes).sum::<usize>() + perceptrons
     }
@@ -516,19 +418,11 @@ impl<D: Ops> Decoder<D> {
 
     /// Every matrix that a token passes through, the head included.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &D::Weight> {
-        let layers =
-            self.weights.layers.iter().flat_map(|layer| {
-                layer.attention.matrices().into_iter().chain(layer.mlp.matrices())
-            });
-        layers.chain(self.head())
-    }
-
-    fn kv_shape(&self, n_blocks: usize, block_size: usize) -> KvShape {
-        self.kv_block(block_size).with_blocks(n_blocks).shape
-    }
-
-    /// The footprint of one block.
-    fn kv_block(&self, block_size: usize) -> KvFootprint {
-        KvFootprint::new::<D>(&self.spec, self.kv_dtype, block_size)
+        let layers = self.weights.layers.iter().flat_map(|layer| {
+            let mixers = layer.attention.matrices().into_iter().chain(layer.mlp.matrices());
+            mixers.chain(layer.tail())
+        });
+        let projection = self.weights.inputs.iter().flat_map(|own| own.projection.weights());
+        layers.chain(self.head()).chain(projection)
     }
 }

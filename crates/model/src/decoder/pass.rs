@@ -2,9 +2,10 @@
 
 use pelton_base::TokenId;
 
+use super::inputs::InputRows;
 use super::laps::{Clock, StepOp};
 use super::{Buffers, ForwardInput, Reads, ScoredRows};
-use crate::arch::{ArchSpec, LayerSpec, Mixer, Mlp, Residual, Wiring};
+use crate::arch::{ArchSpec, LayerSpec, MemoryPlace, Mixer, Mlp, Residual, Wiring};
 use crate::device::{
     AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp,
 };
@@ -16,17 +17,19 @@ use crate::rope::RopeTable;
 pub(super) struct Pass<'p, D: Ops> {
     /// Held to the end of the step.
     _turn: D::Turn,
-    device: &'p mut D,
+    pub(super) device: &'p mut D,
     /// The rows of `x`: all of them, and after [`keep`](Self::keep) those asked for.
-    rows: D::Rows<'p>,
+    pub(super) rows: D::Rows<'p>,
     /// The rows asked for.
     kept: D::Rows<'p>,
     kept_rows: &'p [usize],
-    x: &'p mut D::Buf,
+    pub(super) x: &'p mut D::Buf,
     kept_x: &'p mut D::Buf,
     normed: &'p mut D::Buf,
-    delta: &'p mut D::Buf,
-    normed_delta: &'p mut D::Buf,
+    pub(super) delta: &'p mut D::Buf,
+    pub(super) normed_delta: &'p mut D::Buf,
+    /// Vectors of the tokens for each layer.
+    pub(super) inputs: Option<&'p mut InputRows<D>>,
     qkv: &'p mut [Vec<(usize, D::Buf)>; 2],
     attended: &'p mut [Vec<(usize, D::Buf)>; 2],
     kept_attended: &'p mut [Vec<(usize, D::Buf)>; 2],
@@ -42,8 +45,10 @@ pub(super) struct Pass<'p, D: Ops> {
 pub(super) struct Layer<'p, D: Ops> {
     pub(super) spec: &'p LayerSpec,
     pub(super) weights: &'p LayerWeights<D>,
-    /// Places among the layers that keep the same: layer of the KV cache, and of the states.
-    pub(super) places: [usize; 2],
+    /// Which of the layers it is.
+    pub(super) idx: usize,
+    /// Where its keys and values lie, or those that it reads, and its state.
+    pub(super) place: MemoryPlace,
     /// Whether it is the last one, after whose attention only the rows asked for go on.
     pub(super) is_last: bool,
     /// Norm of what the layer leaves: the first one of the next layer, or the final one.
@@ -54,6 +59,11 @@ impl<D: Ops> Layer<'_, D> {
     /// Whether it has a sequence mixer.
     pub(super) fn mixes_rows(&self) -> bool {
         !matches!(self.weights.attention, Mixer::Absent(_))
+    }
+
+    /// Whether its channel mixer reads a norm, and not the residual stream.
+    pub(super) fn mlp_reads_norm(&self) -> bool {
+        self.spec.wiring.pre_norm && !self.spec.mlp.reads_stream()
     }
 
     /// Whether it has a channel mixer.
@@ -74,7 +84,7 @@ enum MixerOp<'p, D: Ops> {
 impl<'p, D: Ops> MixerOp<'p, D> {
     /// The first or only mixer of a layer, or the second one.
     fn new(rows: D::Rows<'p>, place: &Layer<'p, D>, nth: usize) -> Self {
-        let ([layer, state], group) = (place.places, place.spec.kv_group);
+        let (MemoryPlace { pages, state }, group) = (place.place, place.spec.kv_group);
         match &place.weights.attention {
             Mixer::Parallel(Module { spec, weights }) if nth == 0 => {
                 let (recurrent, weights) = (&spec.recurrent, &weights.recurrent);
@@ -82,16 +92,16 @@ impl<'p, D: Ops> MixerOp<'p, D> {
             }
             Mixer::Parallel(Module { spec, weights }) => {
                 let (gqa, weights) = (&spec.attention, &weights.attention);
-                Self::Gqa(AttentionOp { rows, layer, group, gqa, weights })
+                Self::Gqa(AttentionOp { rows, place: pages, group, gqa, weights })
             }
             Mixer::SelectiveScan(Module { spec: scan, weights }) => {
                 Self::Selective(SelectiveOp { rows, layer: state, scan, weights })
             }
             Mixer::Gqa(Module { spec: gqa, weights }) => {
-                Self::Gqa(AttentionOp { rows, layer, group, gqa, weights })
+                Self::Gqa(AttentionOp { rows, place: pages, group, gqa, weights })
             }
             Mixer::Mla(Module { spec: mla, weights }) => {
-                Self::Mla(LatentOp { rows, layer, group, mla, weights })
+                Self::Mla(LatentOp { rows, place: pages, group, mla, weights })
             }
             Mixer::Recurrent(Module { spec: recurrent, weights }) => {
                 Self::Recurrent(RecurrentOp { rows, layer: state, recurrent, weights })
@@ -133,6 +143,7 @@ impl<'p, D: Ops> Pass<'p, D> {
             normed,
             delta,
             normed_delta,
+            inputs: buffers.inputs.as_mut(),
             qkv: &mut buffers.qkv,
             attended: &mut buffers.attended,
             kept_attended: &mut buffers.kept_attended,
@@ -164,6 +175,10 @@ impl<'p, D: Ops> Pass<'p, D> {
             device.norm(x, norm, delta);
             std::mem::swap(x, delta);
         }
+        if let Some(inputs) = &weights.inputs {
+            self.make_inputs(inputs, tokens);
+        }
+        let Self { device, x, .. } = self;
         // A walk loads its layers later.
         if let Some(norm) = weights.layers.first().and_then(LayerWeights::first_norm) {
             device.norm(x, norm, self.normed);
@@ -210,9 +225,7 @@ impl<'p, D: Ops> Pass<'p, D> {
         if !layer.is_last {
             return;
         }
-        self.device.gather_rows(self.x, self.kept_rows, self.kept_x);
-        std::mem::swap(&mut self.x, &mut self.kept_x);
-        self.rows = self.kept;
+        self.keep_stream();
         if let Some(norm) = &layer.weights.mlp_norm {
             // A norm's output may lie in a form that cannot be taken apart.
             self.device.norm(self.x, norm, self.normed);
@@ -294,13 +307,22 @@ impl<'p, D: Ops> Pass<'p, D> {
     /// floats to `normed_delta` where `is_read` says that the host reads it.
     pub(super) fn mix_channels(&mut self, layer: &Layer<'p, D>, is_read: bool) {
         let wiring = &layer.spec.wiring;
-        let input = if wiring.pre_norm { &*self.normed } else { &*self.x };
+        let input = if layer.mlp_reads_norm() { &*self.normed } else { &*self.x };
         self.device.mlp(self.rows, &layer.weights.mlp, input, self.delta);
         self.clock.lap(StepOp::Mlp);
         let post_norm = layer.weights.mlp_post_norm.as_ref();
         self.finish_delta(wiring, post_norm);
         if let Residual::OfNorms { kept, added } = wiring.residual {
             self.rescale(layer.weights.mlp_norm.as_ref(), [kept[1], added[1]]);
+        }
+        if layer.weights.input.is_some() || layer.weights.scale.is_some() {
+            self.device.add(self.x, self.delta);
+            self.finish_layer(layer);
+            let Self { device, x, normed, normed_delta, .. } = self;
+            if let Some(norm) = layer.next_norm {
+                device.norm(x, norm, if is_read { normed_delta } else { normed });
+            }
+            return self.clock.lap(StepOp::Norm);
         }
         let Self { device, x, delta, normed, normed_delta, .. } = self;
         match layer.next_norm {
@@ -368,7 +390,7 @@ impl<'p, D: Ops> Pass<'p, D> {
     pub(super) fn read_input(&self, reads: Reads, layer: &Layer<'_, D>, out: &mut Vec<f32>) {
         let has_norm = match reads {
             Reads::Mixer => layer.weights.attention_norm.is_some(),
-            _ => layer.spec.wiring.pre_norm,
+            _ => layer.mlp_reads_norm(),
         };
         if reads != Reads::Attended {
             return self.device.read(if has_norm { self.normed } else { self.x }, out);
@@ -404,10 +426,18 @@ impl<'p, D: Ops> Pass<'p, D> {
             let kept_attended = of_width(&mut self.kept_attended[nth], width);
             self.device.gather_rows(attended, self.kept_rows, kept_attended);
         }
+        self.keep_stream();
+        self.clock.lap(StepOp::Gather);
+    }
+
+    /// Goes on with the rows asked for of the residual stream, and of what tokens have beside it.
+    fn keep_stream(&mut self) {
         self.device.gather_rows(self.x, self.kept_rows, self.kept_x);
         std::mem::swap(&mut self.x, &mut self.kept_x);
+        if let Some(inputs) = &mut self.inputs {
+            inputs.keep(self.device, self.kept_rows);
+        }
         self.rows = self.kept;
-        self.clock.lap(StepOp::Gather);
     }
 
     /// Norms and scales `delta`, which a mixer adds to the residual stream, as the wiring says.

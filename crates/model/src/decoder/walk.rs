@@ -9,7 +9,10 @@
 //! ```
 //!
 //! Only one layer's weights are loaded, in f32, so a model of any size can be walked. Between layers
-//! the rows lie on the host, because a layer is run over all texts before the next one is loaded.
+//! the rows lie on the host, because a layer is run over all texts before the next one is loaded; with
+//! them lie the keys and values that later layers read, and the vectors that tokens have for each layer.
+
+use std::collections::BTreeMap;
 
 use pelton_base::{Act, TokenId};
 use pelton_quant::Compute;
@@ -43,6 +46,26 @@ pub enum Reads {
     Hidden,
 }
 
+/// One text between two layers.
+#[derive(Clone, Debug, Default)]
+pub struct TextRows {
+    /// The residual stream, `[tokens, hidden]`.
+    pub x: Vec<f32>,
+    /// The tokens' vectors for each layer, `[tokens, n_layers * width]`; empty where there are none.
+    inputs: Vec<f32>,
+    /// Keys and values that later layers read, by the layer that stored them: blocks of a cache.
+    pages: BTreeMap<usize, Vec<u8>>,
+}
+
+impl TextRows {
+    /// Most floats of a token.
+    pub fn n_floats(spec: &ArchSpec) -> usize {
+        let inputs = spec.layer_inputs.map_or(0, |inputs| inputs.width * spec.layers.len());
+        let (widest, _) = spec.kv_sizes();
+        spec.hidden_size + inputs + spec.kv_sources().len() * widest.n_elements()
+    }
+}
+
 /// Takes a place and the rows that are read there, `[rows, width]`.
 pub type Tap<'a> = dyn FnMut(Reads, &[f32]) + 'a;
 
@@ -59,6 +82,8 @@ pub struct LayerWalk<D: Ops> {
     /// Embeddings and what is added to them, until they are no longer needed.
     ends: Option<Weights<D>>,
     layer: Option<(usize, LayerWeights<D>)>,
+    /// The layers whose keys and values other layers read.
+    sources: Vec<usize>,
     /// Output of gate and up, `[m, width]`.
     up: Option<(usize, D::Buf)>,
     host: Vec<f32>,
@@ -86,6 +111,7 @@ impl<D: Ops> LayerWalk<D> {
         let normed = device.buffer(spec.hidden_size);
         let buffers = Buffers::new(&spec, &device, normed);
         let ropes = spec.ropes.iter().map(|rope| rope.table(spec.max_context)).collect();
+        let sources = spec.kv_sources();
         Ok(Self {
             spec,
             ropes,
@@ -96,6 +122,7 @@ impl<D: Ops> LayerWalk<D> {
             n_tokens,
             ends: Some(ends),
             layer: None,
+            sources,
             up: None,
             host: Vec::new(),
         })
@@ -106,13 +133,13 @@ impl<D: Ops> LayerWalk<D> {
         &self.spec
     }
 
-    /// The rows of a text before the first layer, `[tokens, hidden]`.
+    /// The rows of a text before the first layer.
     ///
     /// # Panics
     ///
     /// When the embeddings have been dropped, there are no tokens or too many, or a token is outside
     /// of the vocabulary.
-    pub fn embed(&mut self, tokens: &[TokenId], x: &mut Vec<f32>) {
+    pub fn embed(&mut self, tokens: &[TokenId]) -> TextRows {
         let Self { spec, ropes, device, buffers, tables, n_tokens, ends, .. } = self;
         assert!((1..=*n_tokens).contains(&tokens.len()), "1 to {n_tokens} tokens");
         let ends = ends.as_ref().expect("the embeddings are loaded");
@@ -121,7 +148,10 @@ impl<D: Ops> LayerWalk<D> {
         buffers.place(spec, &input, BLOCK_TOKENS);
         let mut pass = Pass::begin(device, buffers, &input, ropes);
         pass.embed(spec, ends, tokens);
-        pass.read(false, x);
+        let mut text = TextRows::default();
+        pass.read_inputs(&mut text.inputs);
+        pass.read(false, &mut text.x);
+        text
     }
 
     /// Drops the embeddings, once all texts are embedded.
@@ -152,9 +182,11 @@ impl<D: Ops> LayerWalk<D> {
     ///
     /// # Panics
     ///
-    /// When no layer is loaded, or `x` is not the rows of a text.
-    pub fn run(&mut self, x: &mut Vec<f32>, mut tap: Option<&mut Tap<'_>>) {
+    /// When no layer is loaded, `x` is not the rows of a text, or a layer whose keys and values the loaded
+    /// one reads was not run before.
+    pub fn run(&mut self, text: &mut TextRows, mut tap: Option<&mut Tap<'_>>) {
         let Self { spec, ropes, device, buffers, kv, tables, n_tokens, layer, up, host, .. } = self;
+        let TextRows { x, inputs, pages } = text;
         let (layer_idx, weights) = layer.as_ref().expect("a layer is loaded");
         let hidden = spec.hidden_size;
         let m = x.len() / hidden;
@@ -165,11 +197,25 @@ impl<D: Ops> LayerWalk<D> {
         let sequence = sequence(tables, spec, m);
         let input = ForwardInput { tokens: &ids, sequences: &[sequence], logits_rows: &[] };
         buffers.place(spec, &input, BLOCK_TOKENS);
+        let n_inputs = inputs.len() / m;
+        let inputs = (n_inputs > 0).then(|| put(device, inputs, [m, n_inputs]));
+        let n_blocks = m.div_ceil(BLOCK_TOKENS) as u32;
+        let block_bytes = KvFootprint::new::<D>(spec, KvDtype::F32, BLOCK_TOKENS).place_bytes();
+        if let Some(source) = spec.layers[*layer_idx].mixer.source() {
+            let stored = pages.get(&source).expect("the layer that stores was run");
+            for (block, bytes) in (0..n_blocks).zip(stored.chunks_exact(block_bytes)) {
+                device.write_kv_block(kv, block, bytes);
+            }
+        }
         let mut pass = Pass::begin(device, buffers, &input, ropes);
-        let layer_spec = &spec.layers[*layer_idx];
+        let (layer_spec, idx) = (&spec.layers[*layer_idx], *layer_idx);
+        let place = spec.memory_places()[idx].passing();
         let layer =
-            Layer { spec: layer_spec, weights, places: [0, 0], is_last: false, next_norm: None };
+            Layer { spec: layer_spec, weights, idx, place, is_last: false, next_norm: None };
         pass.put(&rows, &ids, weights.first_norm());
+        if let Some(inputs) = &inputs {
+            pass.put_inputs(inputs, &ids);
+        }
         let mut told = |reads, pass: &Pass<'_, D>, host: &mut Vec<f32>| {
             if let Some(tap) = &mut tap {
                 pass.read_input(reads, &layer, host);
@@ -179,6 +225,13 @@ impl<D: Ops> LayerWalk<D> {
         if layer.mixes_rows() {
             told(Reads::Mixer, &pass, host);
             pass.project(&layer, kv);
+            if self.sources.contains(layer_idx) {
+                let stored = pages.entry(*layer_idx).or_default();
+                stored.resize(n_blocks as usize * block_bytes, 0);
+                for (block, bytes) in (0..n_blocks).zip(stored.chunks_exact_mut(block_bytes)) {
+                    pass.device.read_kv_block(kv, block, bytes);
+                }
+            }
             pass.mix_rows(&layer, kv);
             if layer.spec.mixer.out_widths()[1] == 0 {
                 told(Reads::Attended, &pass, host);
@@ -221,7 +274,7 @@ fn two_layers<D: Ops>(weights: &LayerWeights<D>) -> Option<(&crate::layer::Linea
     match &weights.mlp {
         Mlp::Gated(Module { spec, weights }) => Some((&weights.up, spec.act, true)),
         Mlp::Plain(Module { spec, weights }) => Some((&weights.up, spec.act, false)),
-        Mlp::Moe(_) | Mlp::Absent(_) => None,
+        Mlp::Moe(_) | Mlp::WithExperts(_) | Mlp::Absent(_) => None,
     }
 }
 

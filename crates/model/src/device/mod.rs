@@ -30,7 +30,7 @@ use std::ops::Range;
 use pelton_quant::{Compute, QuantError};
 
 use crate::comm::Communicator;
-use crate::kv::KvShape;
+use crate::kv::{KvPlace, KvShape};
 use crate::state::{StateBytes, StateCopy, StateLayer, StateShape};
 
 pub use ops::{AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp};
@@ -138,9 +138,9 @@ pub trait Device: Sized + Send {
     /// Copies one block over another in all layers.
     fn copy_kv_block(&self, kv: &mut Self::Kv, from: u32, to: u32);
 
-    /// Copies the KV of one token from slot to slot in all layers; a slot is `block * block_size +
-    /// offset`.
-    fn copy_kv_slot(&self, kv: &mut Self::Kv, from: u32, to: u32);
+    /// Copies the KV of one token from slot to slot in the layer at `place`; a slot is `block * block_size
+    /// + offset`.
+    fn copy_kv_slot(&self, kv: &mut Self::Kv, place: KvPlace, from: u32, to: u32);
 
     /// Copies one block, all layers of it, to the host. `bytes`: [`kv_block_bytes`](Self::kv_block_bytes).
     fn read_kv_block(&self, kv: &Self::Kv, block: u32, bytes: &mut [u8]);

@@ -5,7 +5,8 @@ use std::fmt::Debug;
 use pelton_base::TokenId;
 
 use super::{Device, StepRows};
-use crate::arch::{Gqa, Mla};
+use crate::arch::{Act, Gqa, Mla};
+use crate::kv::KvPlace;
 use crate::layer::{
     GqaWeights, Linear, MlaWeights, MlpWeights, Norm, Recurrent, RecurrentWeights, SelectiveScan,
     SelectiveWeights, ShortConv, ShortConvWeights,
@@ -17,8 +18,8 @@ use crate::rope::RopeTable;
 pub struct AttentionOp<'a, D: Ops> {
     /// All rows of the step.
     pub rows: D::Rows<'a>,
-    /// Layer of the KV cache.
-    pub layer: usize,
+    /// Where its keys and values lie in blocks, or those that it reads of another layer.
+    pub place: KvPlace,
     /// Memory group of the layer.
     pub group: usize,
     /// Shapes.
@@ -32,8 +33,8 @@ pub struct AttentionOp<'a, D: Ops> {
 pub struct LatentOp<'a, D: Ops> {
     /// All rows of the step.
     pub rows: D::Rows<'a>,
-    /// Layer of the KV cache.
-    pub layer: usize,
+    /// Where its keys and values lie in blocks, or those that it reads of another layer.
+    pub place: KvPlace,
     /// Memory group of the layer.
     pub group: usize,
     /// Shapes.
@@ -137,7 +138,7 @@ pub trait Ops: Device {
     /// `x *= factor`.
     fn scale(&mut self, x: &mut Self::Buf, factor: f32);
 
-    /// Norm of every row. `out` like `x`.
+    /// Norm of every row, or of each stretch of a row that is as long as the weight. `out` like `x`.
     fn norm(&mut self, x: &Self::Buf, norm: &Norm<Self>, out: &mut Self::Buf);
 
     /// `residual += delta`, then its norm to `out`.
@@ -150,7 +151,8 @@ pub trait Ops: Device {
     );
 
     /// Stacked q, k, v projection with bias, bound and norms; rotates q and k; stores k and v in
-    /// their slots. `x`: `[m, hidden]`, `qkv`: `[m, q_width + 2 kv_width]`.
+    /// their slots. A layer that reads those of another one has q alone. `x`: `[m, hidden]`, `qkv`:
+    /// `[m, qkv_width]`.
     fn qkv_rope_store(
         &mut self,
         op: &AttentionOp<'_, Self>,
@@ -230,12 +232,23 @@ pub trait Ops: Device {
     );
 
     /// `out = down(act(gate(x)) * up(x))`, or `out = down(act(up(x)))`, or the weighted sum of that
-    /// over the experts of each row, in the order in which they were chosen, plus what is shared.
+    /// over the experts of each row, in the order in which they were chosen, plus what is shared; of a
+    /// perceptron and experts side by side the sum, each between its norms.
     fn mlp(
         &mut self,
         rows: Self::Rows<'_>,
         mlp: &MlpWeights<Self>,
         x: &Self::Buf,
+        out: &mut Self::Buf,
+    );
+
+    /// `out = act(gate) * inputs`, of `inputs` the columns from `first` on. `gate`, `out`: `[m, width]`.
+    fn gate_inputs(
+        &mut self,
+        act: Act,
+        gate: &Self::Buf,
+        inputs: &Self::Buf,
+        first: usize,
         out: &mut Self::Buf,
     );
 

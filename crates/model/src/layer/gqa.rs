@@ -48,6 +48,13 @@ pub struct Gqa {
     pub temperature: Option<Temperature>,
     /// Whether each head's output is multiplied by the sigmoid of a gate, projected as queries are.
     pub is_gated: bool,
+    /// The earlier layer whose keys and values it reads; it then has queries alone and stores nothing
+    /// (Brandon et al., 2024).
+    pub kv_of: Option<usize>,
+    /// Whether values are projected by the matrix of keys.
+    pub values_are_keys: bool,
+    /// Whether each head of v is divided by its RMS.
+    pub norms_values: bool,
 }
 
 /// Queries at position `p` are multiplied by `1 + factor · ln(1 + floor((p + 1) / step))`.
@@ -95,21 +102,35 @@ impl Gqa {
         if self.is_gated { self.q_width() } else { 0 }
     }
 
-    /// Width of the gate of the output, where there is one, q, k and v, in elements.
+    /// Width of the gate of the output, where there is one, q, and k and v, where they are not those of
+    /// another layer, in elements.
     pub fn qkv_width(&self) -> usize {
-        self.gate_width() + self.q_width() + 2 * self.kv_width()
+        self.gate_width() + self.q_width() + 2 * self.n_own_kv_heads() * self.head_dim
+    }
+
+    /// Key/value heads that it projects: none where it reads those of another layer.
+    pub fn n_own_kv_heads(&self) -> usize {
+        if self.kv_of.is_some() { 0 } else { self.n_kv_heads }
+    }
+
+    /// Keys and values of a token.
+    pub(crate) fn kv_heads(&self) -> KvHeads {
+        let dim = self.head_dim;
+        KvHeads { n: self.n_kv_heads, key_dim: dim, value_dim: dim, values_in_keys: false }
     }
 }
 
 /// Packed weights of grouped-query attention.
 #[derive(Debug)]
 pub struct GqaWeights<B: Device> {
-    /// The gate of the output, where there is one, q, k and v stacked: `[qkv_width, hidden]`.
+    /// The gate of the output, where there is one, q, and its own k and v stacked: `[qkv_width, hidden]`.
     pub qkv: Linear<B>,
     /// Norm of q, as the [`Gqa`] says: the weight of a head, or of all heads.
     pub q_norm: Option<Norm<B>>,
     /// Norm of k, likewise.
     pub k_norm: Option<Norm<B>>,
+    /// Norm of each head of v; its weight is 1.
+    pub v_norm: Option<Norm<B>>,
     /// Slope of each head's scores over distance, `[n_heads]`.
     pub slopes: Option<B::Vector>,
     /// Logit of each head that has no value, `[n_heads]`.
@@ -123,6 +144,7 @@ pub struct GqaPlan<'a> {
     qkv: LinearPlan<'a>,
     q_norm: Option<NormPlan<'a>>,
     k_norm: Option<NormPlan<'a>>,
+    v_norm: Option<NormPlan<'a>>,
     slopes: Option<Vec<f32>>,
     sinks: Option<NormPlan<'a>>,
     out: LinearPlan<'a>,
@@ -139,15 +161,19 @@ impl Kind for Gqa {
     }
 
     fn parameters(&self, hidden_size: usize, _head_rows: usize) -> Parameters {
+        let has_kv = self.kv_of.is_none();
         let norms = match self.qk_norm {
             None => 0,
-            Some(QkNorm::HeadRms | QkNorm::HeadRmsBare) => 2 * self.head_dim,
+            Some(QkNorm::HeadRms | QkNorm::HeadRmsBare) => {
+                (1 + usize::from(has_kv)) * self.head_dim
+            }
             Some(QkNorm::WholeRms | QkNorm::HeadLayer) => self.q_width() + self.kv_width(),
         };
         Parameters::products(&[[self.qkv_width(), hidden_size], [hidden_size, self.q_width()]])
             .vector(self.qkv_bias, self.qkv_width())
             .vector(self.out_bias, hidden_size)
             .vector(true, norms)
+            .vector(self.norms_values && has_kv, self.head_dim)
             .vector(self.alibi.is_some(), self.n_heads)
             .vector(self.has_sinks, self.n_heads)
     }
@@ -159,12 +185,10 @@ impl MixerKind for Gqa {
     }
 
     fn kept(&self) -> Kept {
-        Kept::pages(KvHeads {
-            n: self.n_kv_heads,
-            key_dim: self.head_dim,
-            value_dim: self.head_dim,
-            values_in_keys: false,
-        })
+        match self.kv_of {
+            Some(_) => Kept::default(),
+            None => Kept::pages(self.kv_heads()),
+        }
     }
 
     fn window(&self) -> Option<usize> {
@@ -190,11 +214,11 @@ impl MixerKind for Gqa {
 
 impl<'a> Found<'a> for GqaPlan<'a> {
     fn tensors(&self) -> PlannedTensors<'_, 'a> {
-        let GqaPlan { qkv, q_norm, k_norm, slopes, sinks, out, .. } = self;
+        let GqaPlan { qkv, q_norm, k_norm, v_norm, slopes, sinks, out, .. } = self;
         PlannedTensors {
             linears: vec![qkv, out],
             by_head: Vec::new(),
-            vectors: [q_norm, k_norm, sinks].into_iter().flatten().collect(),
+            vectors: [q_norm, k_norm, v_norm, sinks].into_iter().flatten().collect(),
             n_made: slopes.as_ref().map_or(0, Vec::len),
         }
     }
@@ -221,7 +245,16 @@ impl Stages for Gqa {
         Ok(GqaPlan {
             qkv: lookup.linear(layer, &qkv, hidden, self.qkv_bias)?,
             q_norm: norm(Name::QNorm, self.n_heads)?,
-            k_norm: norm(Name::KNorm, self.n_kv_heads)?,
+            k_norm: match self.kv_of {
+                Some(_) => None,
+                None => norm(Name::KNorm, self.n_kv_heads)?,
+            },
+            v_norm: (self.norms_values && self.kv_of.is_none()).then(|| NormPlan {
+                weights: Vec::new(),
+                bias: None,
+                rows: Rows::all(self.head_dim),
+                offset: 0.0,
+            }),
             slopes: self.alibi.map(|factor| alibi_slopes(self.n_heads, factor)),
             sinks: (self.has_sinks)
                 .then(|| lookup.vector(Name::Sinks, layer, self.n_heads))
@@ -244,6 +277,7 @@ impl Stages for Gqa {
         Ok(GqaWeights {
             q_norm: norm(&plan.q_norm)?,
             k_norm: norm(&plan.k_norm)?,
+            v_norm: norm(&plan.v_norm)?,
             qkv: packer.linear(&plan.qkv)?,
             slopes: plan.slopes.as_ref().map(|slopes| packer.put(slopes)),
             sinks: plan.sinks.as_ref().map(|sinks| packer.vector(sinks)).transpose()?,
@@ -301,6 +335,13 @@ impl Gqa {
             },
         };
         let alone = |name, n, pairs| Projection { name, rows: Rows { pairs, ..Rows::all(n) } };
+        if self.kv_of.is_some() {
+            return vec![alone(Name::Q, q, pairs)];
+        }
+        if self.values_are_keys {
+            let keys = |pairs| alone(Name::K, kv, pairs);
+            return vec![alone(Name::Q, q, pairs), keys(pairs), keys(None)];
+        }
         if self.is_gated {
             // A head of queries, then its gate.
             let of_heads = |first| Projection {

@@ -113,6 +113,12 @@ pub struct KvHeads {
 }
 
 impl KvHeads {
+    /// Elements of a token that are stored.
+    pub fn n_elements(&self) -> usize {
+        let value_dim = if self.values_in_keys { 0 } else { self.value_dim };
+        self.n * (self.key_dim + value_dim)
+    }
+
     /// The least heads that there can be: of caches of models without any.
     pub(crate) const LEAST: Self = Self { n: 1, key_dim: 16, value_dim: 16, values_in_keys: false };
 }

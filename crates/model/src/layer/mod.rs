@@ -25,6 +25,7 @@ mod parallel;
 mod recurrent;
 mod selective;
 mod short_conv;
+mod with_experts;
 
 use std::marker::PhantomData;
 
@@ -51,6 +52,7 @@ pub use parallel::{Parallel, ParallelWeights};
 pub use recurrent::{Gate, Recurrent, RecurrentWeights, Rule, ValueHeads};
 pub use selective::{SelectionNorms, SelectiveScan, SelectiveWeights};
 pub use short_conv::{ShortConv, ShortConvWeights};
+pub use with_experts::{WithExperts, WithExpertsWeights};
 
 /// A phase of the life of a layer.
 pub trait Phase {
@@ -211,6 +213,8 @@ kinds! {
         Plain(PlainMlp),
         /// Several perceptrons, of which each row goes through some.
         Moe(Moe),
+        /// A perceptron and experts side by side, which read the residual stream (Google, 2026).
+        WithExperts(WithExperts),
         /// None: the layer has a sequence mixer alone.
         Absent(Absent),
     }
@@ -238,6 +242,22 @@ impl Mixer {
         self.kept().pages
     }
 
+    /// The layer whose keys and values this one reads, where it stores none of its own.
+    pub fn source(&self) -> Option<usize> {
+        match self {
+            Self::Gqa(gqa) => gqa.kv_of,
+            _ => None,
+        }
+    }
+
+    /// The keys and values of a token that attention reads, whichever layer stores them.
+    pub fn read_heads(&self) -> Option<KvHeads> {
+        match self {
+            Self::Gqa(gqa) => Some(gqa.kv_heads()),
+            _ => self.kv_heads(),
+        }
+    }
+
     /// The tokens that a layer with a window reads, or `None` for one that reads all.
     pub fn reach(&self) -> Option<Reach> {
         let Self::Gqa(gqa) = self else { return None };
@@ -253,7 +273,7 @@ impl Mixer {
 
     /// Most positions whose keys and values a row reads, or `None` for all before it.
     pub fn most_seen(&self) -> Option<usize> {
-        if self.kv_heads().is_some() { self.window() } else { Some(0) }
+        if self.read_heads().is_some() { self.window() } else { Some(0) }
     }
 
     /// Whether a token sees only itself and the tokens before it.
@@ -308,6 +328,33 @@ impl Mlp {
     /// Width of the hidden layer, or of an expert's, in elements.
     pub fn intermediate_size(&self) -> usize {
         each_mlp!(self, mlp => mlp.intermediate_size())
+    }
+
+    /// Whether it reads the residual stream, and not a norm of it.
+    pub(crate) fn reads_stream(&self) -> bool {
+        matches!(self, Self::WithExperts(_))
+    }
+
+    /// The experts, where there are any.
+    pub fn experts(&self) -> Option<&Moe> {
+        match self {
+            Self::Moe(moe) => Some(moe),
+            Self::WithExperts(both) => Some(&both.experts),
+            Self::Gated(_) | Self::Plain(_) | Self::Absent(_) => None,
+        }
+    }
+
+    /// Elements of the hidden layers that one row goes through, those of all its experts together.
+    pub fn hidden_width(&self) -> usize {
+        let of_experts = |moe: &Moe| {
+            let shared = moe.shared.as_ref().map_or(0, |shared| shared.mlp.intermediate_size);
+            moe.expert.intermediate_size * moe.router.top_k + shared
+        };
+        match self {
+            Self::Moe(moe) => of_experts(moe),
+            Self::WithExperts(both) => both.mlp.intermediate_size + of_experts(&both.experts),
+            one => one.intermediate_size(),
+        }
     }
 
     /// Elements of the matrices that one row goes through, in a model of this width.

@@ -40,6 +40,8 @@ pub struct Moe {
     /// Whether a correction is added to the scores that experts are ranked by
     /// (`e_score_correction_bias`).
     pub has_correction: bool,
+    /// Whether each expert has a factor of its weights, after these are normed.
+    pub has_scales: bool,
     /// Whether a weight multiplies the expert's input instead of its output.
     pub weighs_input: bool,
     /// Whether the experts and the shared one have the gates that [`GatedMlp`] describes.
@@ -121,6 +123,8 @@ pub struct MoeWeights<B: Device> {
     /// The projections to and from the width of the experts, `[latent, hidden]` and
     /// `[hidden, latent]`.
     pub latent: Option<[Linear<B>; 2]>,
+    /// Factors of the weights of each expert, `[n_experts]`.
+    pub scales: Option<B::Vector>,
     /// One for each expert.
     pub experts: Vec<TwoLayers<B>>,
     /// The perceptron that every row goes through beside its experts.
@@ -141,6 +145,7 @@ pub struct MoePlan<'a> {
     router: LinearPlan<'a>,
     correction: Option<NormPlan<'a>>,
     latent: Option<[LinearPlan<'a>; 2]>,
+    scales: Option<NormPlan<'a>>,
     experts: Vec<TwoPlan<'a>>,
     shared: Option<Module<SharedExpert, SharedPlan<'a>>>,
 }
@@ -170,6 +175,7 @@ impl Kind for Moe {
             .exact(n_experts, hidden_size)
             .vector(self.router_bias, n_experts)
             .vector(self.has_correction, n_experts)
+            .vector(self.has_scales, n_experts)
             .and(self.latent_parameters(hidden_size))
             .and(self.perceptron(&self.expert, width, head_rows).copied(n_experts, top_k))
             .and(shared.unwrap_or_default())
@@ -202,7 +208,7 @@ impl<'a> Found<'a> for MoePlan<'a> {
         let linears = [&self.router].into_iter().chain(switch).chain(latent).chain(perceptrons);
         PlannedTensors {
             linears: linears.collect(),
-            vectors: self.correction.iter().collect(),
+            vectors: self.correction.iter().chain(&self.scales).collect(),
             ..Default::default()
         }
     }
@@ -247,6 +253,9 @@ impl Stages for Moe {
             correction: (self.has_correction)
                 .then(|| lookup.vector(Name::RouterCorrection, layer, n_experts))
                 .transpose()?,
+            scales: (self.has_scales)
+                .then(|| lookup.vector(Name::ExpertScale, layer, n_experts))
+                .transpose()?,
             latent: self
                 .latent_size
                 .map(|n| plan_latent(lookup, layer, n, &self.expert))
@@ -282,6 +291,7 @@ impl Stages for Moe {
                 None => None,
                 Some([down, up]) => Some([packer.linear(down)?, packer.linear(up)?]),
             },
+            scales: plan.scales.as_ref().map(|plan| packer.vector(plan)).transpose()?,
             experts: (plan.experts.iter())
                 .map(|expert| expert.pack(packer))
                 .collect::<Result<_, _>>()?,

@@ -96,7 +96,8 @@ pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, Model
             shape.add(qkv, Some(Reads::Mixer));
             shape.add(out, Some(Reads::Attended));
             shape.values = match &qkv.parts[..] {
-                [_, _, v] if v.n() == out.k => rows(qkv, v),
+                // A norm takes a factor of values away again.
+                [_, _, v] if v.n() == out.k && !module.spec.norms_values => rows(qkv, v),
                 _ => None,
             };
         }
@@ -144,8 +145,12 @@ pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, Model
             shape.add(&module.weights.down, Some(Reads::Hidden));
         }
         Mlp::Absent(_) => {}
-        mlp @ Mlp::Moe(_) => shape.add_unread(&Mlp::<Planned<'_>>::tensors(mlp).linears),
+        mlp @ (Mlp::Moe(_) | Mlp::WithExperts(_)) => {
+            shape.add_unread(&Mlp::<Planned<'_>>::tensors(mlp).linears)
+        }
     }
+    // What the last projections of a layer read is not told.
+    shape.add_unread(&plan.tail.tensors().linears);
     if let Residual::OfNorms { .. } = spec.layers[layer].wiring.residual {
         // The stream reads these norms as well as the mixers.
         return Ok(shape);

@@ -40,7 +40,7 @@ use crate::device::cpu::Tune;
 use crate::device::{Device, Ops};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
-use crate::layer::{MixerWeights, MlpWeights, Norm};
+use crate::layer::{Linear, MixerWeights, MlpWeights, Norm};
 use cache::{Cache, LoadKind};
 
 pub(crate) use footprint::weight_bytes;
@@ -96,6 +96,8 @@ pub(crate) struct Weights<B: Device> {
     /// Kinds of tokens.
     pub(crate) token_types: Option<B::Weight>,
     pub(crate) embedding_norm: Option<Norm<B>>,
+    /// Vectors of tokens for each layer.
+    pub(crate) inputs: Option<InputsWeights<B>>,
     pub(crate) layers: Vec<LayerWeights<B>>,
     pub(crate) final_norm: Option<Norm<B>>,
     /// Absent where the embedding table is also the head.
@@ -114,6 +116,31 @@ pub(crate) struct LayerWeights<B: Device> {
     pub(crate) mlp_norm: Option<Norm<B>>,
     pub(crate) mlp: MlpWeights<B>,
     pub(crate) mlp_post_norm: Option<Norm<B>>,
+    /// The layer's part of the vectors that tokens have for each layer.
+    pub(crate) input: Option<InputWeights<B>>,
+    /// The factor of what the layer leaves.
+    pub(crate) scale: Option<f32>,
+}
+
+/// Weights of the vectors that tokens have for each layer ([`LayerInputs`](crate::arch::LayerInputs)).
+#[derive(Debug)]
+pub(crate) struct InputsWeights<B: Device> {
+    /// `[n_rows, n_layers * width]`.
+    pub(crate) table: B::Weight,
+    /// `[n_layers * width, hidden]`.
+    pub(crate) projection: Linear<B>,
+    /// Of what is projected for one layer.
+    pub(crate) norm: Norm<B>,
+}
+
+/// Weights by which a layer takes in its vector.
+#[derive(Debug)]
+pub(crate) struct InputWeights<B: Device> {
+    /// `[width, hidden]`.
+    pub(crate) gate: Linear<B>,
+    /// `[hidden, width]`.
+    pub(crate) out: Linear<B>,
+    pub(crate) norm: Norm<B>,
 }
 
 impl<B: Device> LayerWeights<B> {
@@ -123,6 +150,11 @@ impl<B: Device> LayerWeights<B> {
             Mixer::Absent(_) => self.mlp_norm.as_ref(),
             _ => self.attention_norm.as_ref(),
         }
+    }
+
+    /// The matrices at the end of the layer.
+    pub(crate) fn tail(&self) -> impl Iterator<Item = &B::Weight> {
+        self.input.iter().flat_map(|input| input.gate.weights().chain(input.out.weights()))
     }
 }
 

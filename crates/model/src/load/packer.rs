@@ -6,8 +6,10 @@ use pelton_quant::{Compute, QuantError, dequantize_tensor};
 use pelton_tensor::TensorView;
 
 use super::cache::Cache;
-use super::plan::{Factors, LayerPlan, LinearPlan, NormPlan, Part, Plan};
-use super::{LayerWeights, LoadOptions, LoadProgress, Weights, quantization};
+use super::plan::{Factors, InputPlan, InputsPlan, LayerPlan, LinearPlan, NormPlan, Part, Plan};
+use super::{
+    InputWeights, InputsWeights, LayerWeights, LoadOptions, LoadProgress, Weights, quantization,
+};
 use crate::arch::{ArchSpec, NormKind};
 use crate::device::{Device, MatrixSource};
 use crate::error::ModelError;
@@ -37,6 +39,7 @@ impl<B: Device> Packer<'_, B> {
             positions: plan.positions.as_ref().map(|table| self.matrix(table)).transpose()?,
             token_types: plan.token_types.as_ref().map(|table| self.matrix(table)).transpose()?,
             embedding_norm: self.optional_norm(&plan.embedding_norm)?,
+            inputs: plan.inputs.as_ref().map(|inputs| self.inputs(inputs)).transpose()?,
             layers: plan.layers.iter().map(|plan| self.layer(plan)).collect::<Result<_, _>>()?,
             final_norm: self.optional_norm(&plan.final_norm)?,
             head: plan.head.as_ref().map(|head| self.matrix(head)).transpose()?,
@@ -55,7 +58,34 @@ impl<B: Device> Packer<'_, B> {
             mlp_norm: self.optional_norm(&plan.mlp_norm)?,
             mlp: plan.mlp.pack(self)?,
             mlp_post_norm: self.optional_norm(&plan.mlp_post_norm)?,
+            input: plan.tail.input.as_ref().map(|input| self.input(input)).transpose()?,
+            scale: plan.tail.scale.as_ref().map(|scale| self.scalar(scale)).transpose()?,
         })
+    }
+
+    /// Vectors of tokens for each layer.
+    pub(super) fn inputs(&mut self, plan: &InputsPlan<'_>) -> Result<InputsWeights<B>, ModelError> {
+        let eps = self.spec.norm_eps;
+        Ok(InputsWeights {
+            table: self.matrix(&plan.table)?,
+            projection: self.linear(&plan.projection)?,
+            norm: self.norm(&plan.norm, NormKind::Rms, eps)?,
+        })
+    }
+
+    fn input(&mut self, plan: &InputPlan<'_>) -> Result<InputWeights<B>, ModelError> {
+        let (kind, eps) = (self.spec.norm, self.spec.norm_eps);
+        Ok(InputWeights {
+            gate: self.linear(&plan.gate)?,
+            out: self.linear(&plan.out)?,
+            norm: self.norm(&plan.norm, kind, eps)?,
+        })
+    }
+
+    /// A number that stays on the host.
+    fn scalar(&mut self, plan: &NormPlan<'_>) -> Result<f32, ModelError> {
+        self.n_packed_bytes += size_of::<f32>() as u64;
+        Ok(self.read(plan)?[0])
     }
 
     pub(super) fn optional_norm(

@@ -1,6 +1,7 @@
 //! Every tensor that a spec asks for, looked up and checked before anything is packed.
 
 mod experts;
+mod inputs;
 mod layer;
 mod linear;
 mod lookup;
@@ -17,6 +18,7 @@ use crate::arch::{ArchSpec, Mixer, Mlp, Part as Name};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::layer::{Planned, PlannedTensors};
+pub(crate) use inputs::{InputPlan, InputsPlan, TailPlan};
 pub(crate) use linear::Projection;
 pub(crate) use lookup::Lookup;
 
@@ -26,6 +28,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) positions: Option<Part<'a>>,
     pub(crate) token_types: Option<Part<'a>>,
     pub(crate) embedding_norm: Option<NormPlan<'a>>,
+    pub(crate) inputs: Option<InputsPlan<'a>>,
     pub(crate) layers: Vec<LayerPlan<'a>>,
     pub(crate) final_norm: Option<NormPlan<'a>>,
     pub(crate) head: Option<Part<'a>>,
@@ -40,6 +43,7 @@ pub(crate) struct LayerPlan<'a> {
     pub(crate) mlp_norm: Option<NormPlan<'a>>,
     pub(crate) mlp: Mlp<Planned<'a>>,
     pub(crate) mlp_post_norm: Option<NormPlan<'a>>,
+    pub(crate) tail: TailPlan<'a>,
 }
 
 /// A norm's weight and bias: vectors that stay in f32.
@@ -84,15 +88,15 @@ impl<'a> NormPlan<'a> {
 }
 
 impl<'a> LayerPlan<'a> {
-    /// The tensors of both mixers.
-    fn mixers(&self) -> [PlannedTensors<'_, 'a>; 2] {
-        [self.attention.tensors(), self.mlp.tensors()]
+    /// The tensors of both mixers, and of the end of the layer.
+    fn mixers(&self) -> [PlannedTensors<'_, 'a>; 3] {
+        [self.attention.tensors(), self.mlp.tensors(), self.tail.tensors()]
     }
 
     fn norms(&self) -> impl Iterator<Item = &NormPlan<'a>> {
         let norms =
             [&self.attention_norm, &self.attention_post_norm, &self.mlp_norm, &self.mlp_post_norm];
-        norms.into_iter().flatten()
+        norms.into_iter().flatten().chain(self.tail.input.as_ref().map(|input| &input.norm))
     }
 }
 
@@ -164,6 +168,7 @@ impl<'a> Plan<'a> {
                 n => Some(table(Name::TokenTypes, n)?),
             },
             embedding_norm: lookup.optional_norm(spec.embedding_norm, Name::EmbeddingNorm, 0)?,
+            inputs: spec.layer_inputs.map(|inputs| lookup.inputs(inputs)).transpose()?,
             layers: spec
                 .layers
                 .iter()
@@ -186,8 +191,10 @@ impl<'a> Plan<'a> {
     pub(super) fn runs(&self, asked: Compute) -> Vec<(&[Part<'a>], Compute)> {
         let alone = [&self.embedding].into_iter().chain(&self.positions).chain(&self.token_types);
         let by_head = self.mixers().flat_map(|mixer| mixer.by_head);
-        let alone = by_head.chain(alone).chain(&self.head);
+        let inputs = self.inputs.as_ref();
+        let alone = by_head.chain(alone).chain(&self.head).chain(inputs.map(|own| &own.table));
         (self.mixers().flat_map(|mixer| mixer.linears))
+            .chain(inputs.map(|own| &own.projection))
             .flat_map(|linear| linear.runs().map(move |run| (run, linear.compute(asked))))
             .chain(alone.map(|part| (std::slice::from_ref(part), asked)))
             .collect()
@@ -201,7 +208,8 @@ impl<'a> Plan<'a> {
     /// Norms of the kind that the spec names.
     pub(super) fn norms(&self) -> impl Iterator<Item = &NormPlan<'a>> {
         let layers = self.layers.iter().flat_map(LayerPlan::norms);
-        layers.chain(&self.embedding_norm).chain(&self.final_norm)
+        let of_inputs = self.inputs.as_ref().map(|inputs| &inputs.norm);
+        layers.chain(&self.embedding_norm).chain(&self.final_norm).chain(of_inputs)
     }
 
     /// Vectors that are read like a norm's weight and have no bias.

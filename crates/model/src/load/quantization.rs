@@ -46,12 +46,18 @@ pub(crate) fn quantized_totals<D: Device>(
         let PackedSize { layout, n_bytes } = of_run::<D>(files, run, compute)?;
         let totals = all.layouts.entry(layout).or_default();
         totals.n_bytes += n_bytes;
-        for (matrix, part) in matrices.into_iter().zip(run) {
+        for (i, (matrix, part)) in matrices.into_iter().zip(run).enumerate() {
             let [n, k] = if is_turned { [part.n(), part.k()] } else { matrix.shape() };
             // Where a matrix is split into blocks or rows, its last part lists the tensors.
             let is_last = !matrix.views().is_empty();
             totals.n_tensors += usize::from(is_last);
-            totals.n_elements += n as u64 * k as u64;
+            // Values that are projected as keys are the same rows once more.
+            let is_repeated = run.get(i + 1).is_some_and(|next| {
+                next.view.name == part.view.name
+                    && next.rows.first == part.rows.first
+                    && next.quantized().is_some_and(|next| next.columns() == matrix.columns())
+            });
+            totals.n_elements += if is_repeated { 0 } else { n as u64 * k as u64 };
             let is_sorted = matrix.order().is_some() && matrix.columns().is_none();
             all.n_reordered += usize::from(is_last && is_sorted);
             for view in matrix.views() {

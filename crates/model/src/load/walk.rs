@@ -15,7 +15,11 @@ pub(crate) fn walk_ends<D: Device>(
     spec: &ArchSpec,
     device: &D,
 ) -> Result<Weights<D>, ModelError> {
-    let plan = Plan::padded(files, spec, D::HEAD_ROWS)?;
+    let mut plan = Plan::padded(files, spec, D::HEAD_ROWS)?;
+    if let Some(inputs) = &mut plan.inputs {
+        // Tables are looked up as they are stored; a walk multiplies in f32.
+        inputs.projection.is_exact = true;
+    }
     let options = LoadOptions::default();
     let mut packer = packer(files, spec, device, &options);
     Ok(Weights {
@@ -23,6 +27,7 @@ pub(crate) fn walk_ends<D: Device>(
         positions: plan.positions.as_ref().map(|table| packer.matrix(table)).transpose()?,
         token_types: plan.token_types.as_ref().map(|table| packer.matrix(table)).transpose()?,
         embedding_norm: packer.optional_norm(&plan.embedding_norm)?,
+        inputs: plan.inputs.as_ref().map(|inputs| packer.inputs(inputs)).transpose()?,
         layers: Vec::new(),
         final_norm: None,
         head: None,

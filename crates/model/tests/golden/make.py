@@ -185,8 +185,8 @@ def family(name, *bases, **fields):
     """A case of its own weights; `fields` override the bases."""
     fields = {key: value for base in bases for key, value in base.items()} | fields
     model = f"{name}ForCausalLM" if hasattr(transformers, f"{name}ForCausalLM") else f"{name}LMHeadModel"
-    config = {"Gemma3": "Gemma3TextConfig", "Llama4": "Llama4TextConfig"}
-    config = config.get(name, f"{name}Config")
+    has_text_config = ("Gemma3", "Gemma4", "Gemma4Unified", "Llama4")
+    config = f"{name}TextConfig" if name in has_text_config else f"{name}Config"
     return getattr(transformers, model), getattr(transformers, config), Own(fields), None, None
 
 
@@ -196,6 +196,14 @@ GEMMA = GATED | dict(head_dim=16, num_key_value_heads=1)
 LOCAL = dict(
     sliding_window=8,
     layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+)
+GEMMA4_KINDS = ["sliding_attention", "full_attention"]
+GEMMA4 = dict(
+    sliding_window=8,
+    rope_parameters=dict(
+        sliding_attention=dict(rope_type="default", rope_theta=100.0),
+        full_attention=dict(rope_type="proportional", rope_theta=1e4, partial_rotary_factor=0.25),
+    ),
 )
 CAPPED = dict(attn_logit_softcapping=2.0, final_logit_softcapping=3.0, query_pre_attn_scalar=24)
 CASES |= {
@@ -210,6 +218,67 @@ CASES |= {
             sliding_attention=dict(rope_type="default", rope_theta=100.0),
             full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e4),
         ),
+    ),
+    # Two layers at the end store nothing. A head without a window is twice as wide as one with it.
+    "gemma4": family(
+        "Gemma4",
+        GEMMA,
+        GEMMA4,
+        num_hidden_layers=5,
+        layer_types=["sliding_attention"] * 2 + ["full_attention"] + GEMMA4_KINDS,
+        num_kv_shared_layers=2,
+        use_double_wide_mlp=True,
+        head_dim=8,
+        global_head_dim=16,
+        hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=VOCAB,
+        final_logit_softcapping=3.0,
+    ),
+    # Keys and values with a window are twice as large as those without.
+    "gemma4-k-eq-v": family(
+        "Gemma4",
+        GEMMA,
+        GEMMA4,
+        num_hidden_layers=6,
+        layer_types=GEMMA4_KINDS * 3,
+        attention_k_eq_v=True,
+        head_dim=8,
+        num_key_value_heads=4,
+        global_head_dim=16,
+        num_global_key_value_heads=1,
+        hidden_size_per_layer_input=0,
+        vocab_size_per_layer_input=VOCAB,
+    ),
+    "gemma4-unified": family(
+        "Gemma4Unified",
+        GEMMA,
+        GEMMA4,
+        num_hidden_layers=4,
+        layer_types=GEMMA4_KINDS * 2,
+        attention_k_eq_v=True,
+        num_kv_shared_layers=2,
+        head_dim=8,
+        num_key_value_heads=2,
+        global_head_dim=16,
+        num_global_key_value_heads=1,
+    ),
+    "gemma4-experts": family(
+        "Gemma4",
+        GEMMA,
+        GEMMA4,
+        num_hidden_layers=3,
+        layer_types=["sliding_attention"] + GEMMA4_KINDS,
+        attention_k_eq_v=True,
+        head_dim=8,
+        num_key_value_heads=2,
+        global_head_dim=16,
+        num_global_key_value_heads=1,
+        hidden_size_per_layer_input=0,
+        vocab_size_per_layer_input=VOCAB,
+        enable_moe_block=True,
+        num_experts=6,
+        top_k_experts=2,
+        moe_intermediate_size=32,
     ),
     "phi3": family("Phi3", GATED, PLAIN, sliding_window=8, pad_token_id=0),
     "phi4-longrope": family(
@@ -574,6 +643,23 @@ def to_nested(config, state):
     return outer | dict(text_config=config), state
 
 
+def to_gemma4(config, state):
+    """Global heads in fields of their own, as the published configs have them."""
+    (heads,) = {json.dumps(own) for own in config.pop("per_layer_config").values()}
+    heads = json.loads(heads)
+    n_kv_heads = heads.get("num_key_value_heads")
+    own = dict(global_head_dim=heads["head_dim"], num_global_key_value_heads=n_kv_heads)
+    return config | own, state
+
+
+def to_seeing_gemma4(config, state):
+    """As the published checkpoints have text models: inside of one that also sees and hears."""
+    config, state = to_gemma4(config, state)
+    outer = dict(architectures=["Gemma4ForConditionalGeneration"], model_type="gemma4")
+    state = {key.replace("model.", "model.language_model.", 1): x for key, x in state.items()}
+    return outer | dict(text_config=config), state
+
+
 # Twice the values of the codes of MXFP4.
 DOUBLED = torch.tensor([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12.0])
 
@@ -620,6 +706,9 @@ REWRITTEN = {
     "granite-moe-shared": to_granite,
     "gpt-oss-mxfp4": to_mxfp4,
     "llama4-scout": to_nested,
+    "gemma4": to_seeing_gemma4,
+    "gemma4-k-eq-v": to_gemma4,
+    "gemma4-experts": to_gemma4,
     "internlm2": to_internlm2,
     "internlm3": to_internlm3,
     "minicpm": to_minicpm,
@@ -635,6 +724,8 @@ def make_model(model_class, config, seed, in_mxfp4=False):
         for name, buffer in model.named_buffers():
             if name.endswith("correction_bias"):
                 buffer.copy_(buffer.normal_(0.0, 0.1).bfloat16().float())
+            elif name.endswith("layer_scalar"):
+                buffer.copy_(buffer.uniform_(0.5, 1.5).bfloat16().float())
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(0.0, 0.3)

@@ -167,7 +167,52 @@ CASES = {
     ),
 }
 
+# Divisors of 1e30 stand for pairs that do not turn.
+GEMMA4 = {
+    "rope.freq_base_swa": 100.0,
+    "attention.key_length": 16,
+    "attention.value_length": 16,
+    "rope.dimension_count": 16,
+    "attention.key_length_swa": 8,
+    "attention.value_length_swa": 8,
+    "rope.dimension_count_swa": 8,
+}
 CASES |= {
+    "gemma4": (
+        "GEMMA4",
+        {"gemma4"},
+        GEMMA4
+        | {
+            "attention.sliding_window_pattern": [True, True, False, True, False],
+            "attention.shared_kv_layers": 2,
+            "embedding_length_per_layer_input": 8,
+            "feed_forward_length": [64, 64, 64, 128, 128],
+        },
+    ),
+    "gemma4-k-eq-v": (
+        "GEMMA4",
+        {"gemma4"},
+        GEMMA4
+        | {
+            "attention.sliding_window_pattern": [True, False] * 3,
+            "attention.shared_kv_layers": 0,
+            "embedding_length_per_layer_input": 0,
+            "attention.head_count_kv": [4, 1] * 3,
+        },
+    ),
+    "gemma4-experts": (
+        "GEMMA4",
+        {"gemma4"},
+        GEMMA4
+        | {
+            "attention.sliding_window_pattern": [True, True, False],
+            "attention.shared_kv_layers": 0,
+            "embedding_length_per_layer_input": 0,
+            "attention.head_count_kv": [2, 2, 1],
+            "expert_used_count": 2,
+            "expert_feed_forward_length": 32,
+        },
+    ),
     "internlm3": ("LLAMA", {"pairs"}, {}),
     "glm4-moe": (
         "GLM4_MOE",
@@ -535,6 +580,19 @@ def recurrences(state, orders, keys):
     return out
 
 
+def gemma4(state):
+    """Names without those of the model around the text; a factor of a layer is a weight."""
+    out = {}
+    for name, x in state.items():
+        name = name.replace("model.language_model.", "model.")
+        if name.endswith("layer_scalar") or ".experts." in name:
+            name += ".weight"
+        # The factors of a router's input and output are the scales of matrices.
+        name = name.replace(".router.scale", ".router.proj.scale")
+        out[name.replace(".router.per_expert_scale", ".experts.down_proj.scale")] = x
+    return out
+
+
 def in_pairs(rows, n_heads):
     """Halves of each head become pairs of neighbours."""
     heads = rows.reshape(n_heads, 2, -1, *rows.shape[1:])
@@ -670,6 +728,8 @@ def main():
         state = checkpoint.state
         if orders & {"delta", "mamba", "selective", "kimi"}:
             state = recurrences(state, orders, keys)
+        if "gemma4" in orders:
+            state = gemma4(state)
         if any("experts" in order for order in orders):
             state = stack_experts(state, orders)
         state = convert(state, orders, n_heads, n_kv_heads)
@@ -707,7 +767,9 @@ def main():
         n_experts = field("num_local_experts", "num_experts", "n_routed_experts")
         if n_experts and "expert_count" not in keys:
             writer.add_expert_count(n_experts)
-            writer.add_expert_used_count(field("num_experts_per_tok", "num_experts_per_token"))
+            used = field("num_experts_per_tok", "num_experts_per_token")
+            if used is not None:
+                writer.add_expert_used_count(used)
         for key, value in keys.items():
             add = {int: writer.add_uint32, float: writer.add_float32}
             add |= {str: writer.add_string, bool: writer.add_bool, list: writer.add_array}
@@ -716,6 +778,12 @@ def main():
             rope = config["rope_parameters"]
             for length in ("long", "short"):
                 recipe.values(f"rope_factors_{length}.weight", rope[f"{length}_factor"])
+
+        if "gemma4" in orders:
+            n_pairs = keys["rope.dimension_count"] // 2
+            turned = config["rope_parameters"]["full_attention"]["partial_rotary_factor"]
+            n_turned = int(turned * n_pairs)
+            recipe.values("rope_freqs.weight", [1.0] * n_turned + [1e30] * (n_pairs - n_turned))
 
         names = gguf.get_tensor_name_map(kind, n_layers)
         # Perceptrons between mixtures are called what they are everywhere.

@@ -137,7 +137,7 @@ impl PlainDevice {
                 all.iter_mut().for_each(|x| *x = x.clamp(-most, most));
             }
             let (q, rest) = all[gqa.gate_width()..].split_at_mut(gqa.q_width());
-            let (k, v) = rest.split_at_mut(gqa.kv_width());
+            let (k, v) = rest.split_at_mut(rest.len() / 2);
             let norms = [&op.weights.q_norm, &op.weights.k_norm];
             for (heads, norm) in [&mut *q, &mut *k].into_iter().zip(norms) {
                 if let (Some(norm), Some(kind)) = (norm, gqa.qk_norm) {
@@ -149,10 +149,15 @@ impl PlainDevice {
                     }
                 }
             }
+            if let Some(norm) = &op.weights.v_norm {
+                norm_heads(v, norm, QkNorm::HeadRms, gqa.head_dim);
+            }
             if let Some(temperature) = gqa.temperature {
                 q.iter_mut().for_each(|q| *q *= temperature.at(position));
             }
-            kv.store(op.layer, slots[row], k, v);
+            if gqa.kv_of.is_none() {
+                kv.store(op.place, slots[row], k, v);
+            }
         }
     }
 
@@ -174,7 +179,7 @@ impl PlainDevice {
             slots.retain(|(t, _)| sees(gqa, position, *t));
             for (h, out) in out.chunks_exact_mut(gqa.head_dim).enumerate() {
                 let load = |&(t, slot): &(usize, u32)| {
-                    let (key, value) = kv.load(op.layer, slot, h / heads_per_kv);
+                    let (key, value) = kv.load(op.place, slot, h / heads_per_kv);
                     (t, key, value)
                 };
                 let seen: Vec<_> = slots.iter().map(load).collect();
@@ -222,7 +227,7 @@ impl PlainDevice {
             let mut key = rms_norm(latent, &weights.kv_norm.weight, weights.kv_norm.eps);
             key.extend_from_slice(rotated);
             turn(&mut key[mla.kv_rank..], position);
-            kv.store(op.layer, slots[row], &key, &[]);
+            kv.store(op.place, slots[row], &key, &[]);
 
             let mut queries = for_queries.to_vec();
             if let (Some(up), Some(norm)) = (&weights.q_up, &weights.q_norm) {
@@ -257,7 +262,7 @@ impl PlainDevice {
             let (sequence, own_row) = place_of(&op.rows, row);
             let slots = seen(sequence, own_row, op.group, kv.shape.block_size, true);
             let load = |&(t, slot): &(usize, u32)| {
-                let (key, value) = kv.load(op.layer, slot, 0);
+                let (key, value) = kv.load(op.place, slot, 0);
                 (t, key, value)
             };
             let seen: Vec<_> = slots.iter().map(load).collect();

@@ -1,10 +1,10 @@
 //! Mixtures of experts, one row at a time (Shazeer et al., 2017).
 
 use pelton_model::arch::{ExpertGroups, GroupRank, Router, RouterScore};
-use pelton_model::layer::{Module, Moe, MoeWeights};
+use pelton_model::layer::{Module, Moe, MoeWeights, Norm, WithExperts, WithExpertsWeights};
 
 use super::PlainDevice;
-use super::ops::{activate, linear_row, perceptron};
+use super::ops::{activate, linear_row, perceptron, rms_norm};
 
 fn softmax(x: &[f32]) -> Vec<f32> {
     let most = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -66,13 +66,19 @@ fn route(router: &Router, logits: &[f32], correction: Option<&[f32]>) -> Vec<(us
     chosen.into_iter().zip(weights.into_iter().map(|weight| weight * router.scale)).collect()
 }
 
-/// The weighted sum of what the experts of a row make of it, and what is shared.
-pub(super) fn mixture(spec: &Moe, moe: &MoeWeights<PlainDevice>, x: &[f32]) -> Vec<f32> {
-    let logits = linear_row(&moe.router, x);
+/// The weighted sum of what the experts of a row make of it, and what is shared; the router reads a row of
+/// its own.
+pub(super) fn mixture(
+    spec: &Moe,
+    moe: &MoeWeights<PlainDevice>,
+    [routed, x]: [&[f32]; 2],
+) -> Vec<f32> {
+    let logits = linear_row(&moe.router, routed);
     let latent = moe.latent.as_ref().map(|[down, _]| linear_row(down, x));
     let width = spec.expert_width(x.len());
     let mut out = vec![0.0; width];
     for (expert, weight) in route(&spec.router, &logits, moe.correction.as_deref()) {
+        let weight = weight * moe.scales.as_ref().map_or(1.0, |scales| scales[expert]);
         let expert = &moe.experts[expert];
         let (in_factor, out_factor) = if spec.weighs_input { (weight, 1.0) } else { (1.0, weight) };
         let input: Vec<f32> =
@@ -101,4 +107,20 @@ pub(super) fn mixture(spec: &Moe, moe: &MoeWeights<PlainDevice>, x: &[f32]) -> V
         out.iter_mut().zip(given).for_each(|(out, x)| *out += factor * x);
     }
     out
+}
+
+/// A perceptron and experts, each between its norms.
+pub(super) fn side_by_side(
+    both: &Module<WithExperts, WithExpertsWeights<PlainDevice>>,
+    x: &[f32],
+) -> Vec<f32> {
+    let Module { spec, weights } = both;
+    let norm = |x: &[f32], norm: &Norm<PlainDevice>| rms_norm(x, &norm.weight, norm.eps);
+    let [mlp_in, mlp_out] = &weights.mlp_norms;
+    let [experts_in, experts_out] = &weights.expert_norms;
+    let given = perceptron(&weights.mlp, spec.mlp.act, true, &norm(x, mlp_in));
+    let rows = [&norm(x, &weights.router_norm)[..], &norm(x, experts_in)];
+    let by_experts = mixture(&spec.experts, &weights.experts, rows);
+    let sums = norm(&given, mlp_out).into_iter().zip(norm(&by_experts, experts_out));
+    sums.map(|(a, b)| a + b).collect()
 }

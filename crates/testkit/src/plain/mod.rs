@@ -28,7 +28,7 @@ use std::ops::Range;
 use pelton_model::device::{MatrixSource, PackedForm, PackedSize, StoredMatrix};
 use pelton_model::rope::RopeTable;
 use pelton_model::{
-    CHUNK_TOKENS, Communicator, Compute, Device, KvDtype, KvShape, StateBytes, StateCopy,
+    CHUNK_TOKENS, Communicator, Compute, Device, KvDtype, KvPlace, KvShape, StateBytes, StateCopy,
     StateLayer, StateShape,
 };
 use pelton_quant::checkpoint::QuantizedTensor;
@@ -70,7 +70,7 @@ pub struct Matrix {
 /// A paged KV cache in f32.
 ///
 /// ```text
-/// [ block ][ layer ][ token of the block ][ head ][ key | value ]
+/// [ block ][ place ][ layer of the place ][ token of the block ][ head ][ key | value ]
 /// ```
 #[derive(Debug)]
 pub struct PlainKv {
@@ -136,10 +136,10 @@ impl Matrix {
 }
 
 impl PlainKv {
-    /// Floats of a token in one layer.
+    /// Floats of a token in one place of a block: of one layer, or of several narrower ones.
     fn token_len(shape: &KvShape) -> usize {
-        let value_dim = if shape.heads.values_in_keys { 0 } else { shape.heads.value_dim };
-        shape.heads.n * (shape.heads.key_dim + value_dim)
+        let narrow = shape.narrow.map_or(0, |own| own.n_per_place * own.heads.n_elements());
+        shape.heads.n_elements().max(narrow)
     }
 
     fn block_len(shape: &KvShape) -> usize {
@@ -152,16 +152,17 @@ impl PlainKv {
     }
 
     /// The floats of the token in a slot of a layer.
-    fn token(&self, layer: usize, slot: u32) -> Range<usize> {
-        let (size, len) = (self.shape.block_size, Self::token_len(&self.shape));
+    fn token(&self, KvPlace { layer, nth, heads }: KvPlace, slot: u32) -> Range<usize> {
+        let (size, own) = (self.shape.block_size, heads.n_elements());
         let (block, place) = (slot as usize / size, slot as usize % size);
-        let start = ((block * self.shape.n_layers + layer) * size + place) * len;
-        start..start + len
+        let before = (block * self.shape.n_layers + layer) * size * Self::token_len(&self.shape);
+        let start = before + (nth * size + place) * own;
+        start..start + own
     }
 
     /// Stores the key and the value of each head; no value where it is the beginning of its key.
-    fn store(&mut self, layer: usize, slot: u32, keys: &[f32], values: &[f32]) {
-        let heads = self.shape.heads;
+    fn store(&mut self, place: KvPlace, slot: u32, keys: &[f32], values: &[f32]) {
+        let heads = place.heads;
         let mut stored = Vec::new();
         for head in 0..heads.n {
             stored.extend_from_slice(&keys[head * heads.key_dim..][..heads.key_dim]);
@@ -169,14 +170,14 @@ impl PlainKv {
                 stored.extend_from_slice(&values[head * heads.value_dim..][..heads.value_dim]);
             }
         }
-        let range = self.token(layer, slot);
+        let range = self.token(place, slot);
         self.values[range].copy_from_slice(&stored);
     }
 
     /// The key and the value of one head of the token in a slot.
-    fn load(&self, layer: usize, slot: u32, head: usize) -> (&[f32], &[f32]) {
-        let heads = self.shape.heads;
-        let token = &self.values[self.token(layer, slot)];
+    fn load(&self, place: KvPlace, slot: u32, head: usize) -> (&[f32], &[f32]) {
+        let heads = place.heads;
+        let token = &self.values[self.token(place, slot)];
         let own = &token[head * token.len() / heads.n..][..token.len() / heads.n];
         match heads.values_in_keys {
             true => (own, &own[..heads.value_dim]),
@@ -339,11 +340,9 @@ impl Device for PlainDevice {
         kv.values.copy_within(from, to.start);
     }
 
-    fn copy_kv_slot(&self, kv: &mut PlainKv, from: u32, to: u32) {
-        for layer in 0..kv.shape.n_layers {
-            let (from, to) = (kv.token(layer, from), kv.token(layer, to));
-            kv.values.copy_within(from, to.start);
-        }
+    fn copy_kv_slot(&self, kv: &mut PlainKv, place: KvPlace, from: u32, to: u32) {
+        let (from, to) = (kv.token(place, from), kv.token(place, to));
+        kv.values.copy_within(from, to.start);
     }
 
     fn read_kv_block(&self, kv: &PlainKv, block: u32, bytes: &mut [u8]) {

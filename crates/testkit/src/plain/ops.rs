@@ -28,13 +28,16 @@ pub(super) fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32) -> V
     x.iter().zip(weight.iter().zip(bias)).map(|(x, (w, b))| norm(x) * w + b).collect()
 }
 
-/// Norm of every row.
+/// Norm of every row, or of each stretch of it that is as long as the weight.
 fn norm_rows(x: &Rows, norm: &Norm<PlainDevice>, out: &mut Rows) {
+    let width = norm.weight.len();
     for (x, out) in x.iter().zip(out.reset(x.n())) {
-        out.copy_from_slice(&match &norm.bias {
-            None => rms_norm(x, &norm.weight, norm.eps),
-            Some(bias) => layer_norm(x, &norm.weight, bias, norm.eps),
-        });
+        for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+            out.copy_from_slice(&match &norm.bias {
+                None => rms_norm(x, &norm.weight, norm.eps),
+                Some(bias) => layer_norm(x, &norm.weight, bias, norm.eps),
+            });
+        }
     }
 }
 
@@ -247,9 +250,18 @@ impl Ops for PlainDevice {
             out.copy_from_slice(&match mlp {
                 Mlp::Gated(mlp) => perceptron(&mlp.weights, mlp.spec.act, true, x),
                 Mlp::Plain(mlp) => perceptron(&mlp.weights, mlp.spec.act, false, x),
-                Mlp::Moe(moe) => super::experts::mixture(&moe.spec, &moe.weights, x),
+                Mlp::Moe(moe) => super::experts::mixture(&moe.spec, &moe.weights, [x, x]),
+                Mlp::WithExperts(both) => super::experts::side_by_side(both, x),
                 Mlp::Absent(_) => unreachable!("the decoder skips it"),
             });
+        }
+    }
+
+    fn gate_inputs(&mut self, act: Act, gate: &Rows, inputs: &Rows, first: usize, out: &mut Rows) {
+        let rows = gate.iter().zip(inputs.iter());
+        for ((gate, inputs), out) in rows.zip(out.reset(gate.n())) {
+            let gated = gate.iter().zip(&inputs[first..]).map(|(x, y)| activate(act, *x) * y);
+            out.iter_mut().zip(gated).for_each(|(out, x)| *out = x);
         }
     }
 

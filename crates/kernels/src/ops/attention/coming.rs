@@ -69,6 +69,7 @@ mod tests {
             value_dim: 64,
             values_in_keys: false,
             dtype: KvDtype::Bf16,
+            gap: 0,
         };
         let block_table = [8, 3, 0, 7, 1, 2, 6, 5, 4];
         let coming = Coming { block_table: &block_table, kv_head: 1, start: 96, end: 400 };

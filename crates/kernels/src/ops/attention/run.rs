@@ -13,8 +13,6 @@
 
 use std::cell::{Cell, RefCell};
 
-use half::{bf16, f16};
-
 use super::chunk::{Chunk, SCORE_LINE};
 use super::coming::Coming;
 use super::cut::{Cut, HeadParts, Heads, RowBlock};
@@ -24,7 +22,7 @@ use super::tree::Tree;
 use super::weigh_keys::n_turned;
 use super::{CHUNK, Table};
 use crate::Cpu;
-use crate::ops::kv::{KvCache, KvDtype, KvElement, KvShape};
+use crate::ops::kv::{KvCache, KvDtype, KvElement, KvLayer, KvShape};
 use crate::team::Parts;
 
 /// Items per thread from which on they are not cut by chunks.
@@ -84,32 +82,30 @@ impl Cpu {
     pub fn paged_attention(
         &self,
         kv: &KvCache,
-        layer: usize,
+        layer: impl Into<KvLayer>,
         input: &AttentionInput<'_>,
         out: &mut [f32],
     ) {
-        input.check(kv.shape(), out.len());
+        let layer = layer.into();
         let kernels = self.kernels.attention;
         match kv.shape().dtype {
-            KvDtype::F32 => self.attend(kernels.chunk_f32, kv, kv.layer(layer), input, out),
-            KvDtype::Bf16 => {
-                self.attend(kernels.chunk_bf16, kv, kv.layer::<bf16>(layer), input, out)
-            }
-            KvDtype::F16 => self.attend(kernels.chunk_f16, kv, kv.layer::<f16>(layer), input, out),
-            KvDtype::Fp8 => self.attend(kernels.chunk_fp8, kv, kv.layer(layer), input, out),
-            KvDtype::Int8 => self.attend(kernels.chunk_int8, kv, kv.layer(layer), input, out),
+            KvDtype::F32 => self.attend(kernels.chunk_f32, kv.layer(layer), input, out),
+            KvDtype::Bf16 => self.attend(kernels.chunk_bf16, kv.layer(layer), input, out),
+            KvDtype::F16 => self.attend(kernels.chunk_f16, kv.layer(layer), input, out),
+            KvDtype::Fp8 => self.attend(kernels.chunk_fp8, kv.layer(layer), input, out),
+            KvDtype::Int8 => self.attend(kernels.chunk_int8, kv.layer(layer), input, out),
         }
     }
 
     fn attend<T: KvElement>(
         &self,
         kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
-        kv: &KvCache,
-        pages: &[T],
+        (shape, pages): (KvShape, &[T]),
         input: &AttentionInput<'_>,
         out: &mut [f32],
     ) {
-        let shape = kv.shape();
+        input.check(&shape, out.len());
+        let shape = &shape;
         let heads = HeadParts::new(input.n_heads / shape.n_kv_heads, shape.n_kv_heads);
         let mut cut = CUT.take().unwrap_or_default();
         cut.rows(input, &heads);

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use pelton_tensor::AlignedBuf;
 
-use super::KvShape;
+use super::{KvLayer, KvPart, KvShape};
 
 /// Keys and values of all layers, in pages.
 pub struct KvCache {
@@ -89,7 +89,7 @@ impl KvCache {
         let n_blocks = self.shape.n_blocks;
         assert!(src < n_blocks, "invariant: copy from block {src} of {n_blocks}");
         assert!(dst < n_blocks, "invariant: copy to block {dst} of {n_blocks}");
-        let n_bytes = self.shape.block_elements() * self.shape.dtype.n_bytes();
+        let n_bytes = self.shape.block_stride() * self.shape.dtype.n_bytes();
         for layer in 0..self.shape.n_layers {
             let (from, to) = (layer * n_blocks + src, layer * n_blocks + dst);
             let range = from * n_bytes..(from + 1) * n_bytes;
@@ -136,29 +136,50 @@ impl KvCache {
         let block = block as usize;
         assert!(block < n_blocks, "invariant: block {block} of {n_blocks}");
         assert_eq!(n_bytes, self.shape.bytes_per_block(), "invariant: the bytes of one block");
-        let n = self.shape.block_elements() * self.shape.dtype.n_bytes();
+        let n = self.shape.block_stride() * self.shape.dtype.n_bytes();
         (0..n_layers).map(move |layer| {
             let start = (layer * n_blocks + block) * n;
             start..start + n
         })
     }
 
-    /// The elements of one layer, as `T` (which must be the stored type).
-    pub(crate) fn layer<T: bytemuck::Pod>(&self, layer: usize) -> &[T] {
-        assert_eq!(size_of::<T>(), self.shape.dtype.n_bytes(), "invariant: the stored type");
-        let n_layers = self.shape.n_layers;
+    /// The shape of a layer, and where its elements lie in the buffer.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such layer, or it is wider than its part of a block.
+    pub(crate) fn find(&self, KvLayer { layer, part }: KvLayer) -> (KvShape, Range<usize>) {
+        let (mut shape, n_layers) = (self.shape, self.shape.n_layers);
         assert!(layer < n_layers, "invariant: layer {layer} of {n_layers}");
-        let n = self.shape.n_blocks * self.shape.block_elements();
-        &self.buffer.as_slice_of::<T>()[layer * n..(layer + 1) * n]
+        let stride = shape.block_stride();
+        let n = shape.n_blocks * stride;
+        let mut elements = layer * n..(layer + 1) * n;
+        if let Some(KvPart { nth, n_kv_heads, key_dim, value_dim }) = part {
+            shape = KvShape { n_kv_heads, key_dim, value_dim, gap: 0, ..shape };
+            let own = shape.block_elements();
+            assert!(
+                (nth + 1) * own <= stride,
+                "invariant: {} blocks in {stride} elements",
+                nth + 1
+            );
+            shape.gap = stride - own;
+            elements.start = (elements.start + nth * own).min(elements.end);
+        }
+        (shape, elements)
+    }
+
+    /// The shape of a layer and its elements, as `T` (which must be the stored type).
+    pub(crate) fn layer<T: bytemuck::Pod>(&self, layer: KvLayer) -> (KvShape, &[T]) {
+        assert_eq!(size_of::<T>(), self.shape.dtype.n_bytes(), "invariant: the stored type");
+        let (shape, elements) = self.find(layer);
+        (shape, &self.buffer.as_slice_of::<T>()[elements])
     }
 
     /// The elements of one layer, to be written.
-    pub(super) fn layer_mut<T: bytemuck::Pod>(&mut self, layer: usize) -> &mut [T] {
+    pub(super) fn layer_mut<T: bytemuck::Pod>(&mut self, layer: KvLayer) -> &mut [T] {
         assert_eq!(size_of::<T>(), self.shape.dtype.n_bytes(), "invariant: the stored type");
-        let n_layers = self.shape.n_layers;
-        assert!(layer < n_layers, "invariant: layer {layer} of {n_layers}");
-        let n = self.shape.n_blocks * self.shape.block_elements();
-        &mut self.buffer.as_mut_slice_of::<T>()[layer * n..(layer + 1) * n]
+        let (_, elements) = self.find(layer);
+        &mut self.buffer.as_mut_slice_of::<T>()[elements]
     }
 
     /// Everything that is stored, to be moved about.

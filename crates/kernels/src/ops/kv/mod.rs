@@ -9,6 +9,13 @@
 //! slot     block * block_size + place in the block
 //! ```
 //!
+//! Narrower layers may share the blocks of a wider one, side by side ([`KvPart`]):
+//!
+//! ```text
+//! blocks of one layer        |K head 0|K head 1|V head 0|V head 1|K head 0|K head 1|V head 0|V head 1|
+//! blocks of two narrower ones|  K a   |  V a   |  K b   |  V b   |  K a   |  V a   |  K b   |  V b   |
+//! ```
+//!
 //! Where a value is the beginning of its key (latent attention), there are no V heads and no V
 //! scales: attention transposes the keys that it needs.
 //!
@@ -57,5 +64,5 @@ pub(crate) use convert::Table;
 pub(crate) use convert::{AVX2, AVX512};
 pub(crate) use element::KvElement;
 pub use pelton_tensor::KvDtype;
-pub use shape::KvShape;
+pub use shape::{KvLayer, KvPart, KvShape};
 pub use store::{StoreKv, StridedRows};

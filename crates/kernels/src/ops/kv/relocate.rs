@@ -14,19 +14,19 @@
 
 use std::ops::Range;
 
-use super::KvCache;
+use super::{KvCache, KvLayer};
 use crate::simd::LANES;
 
 impl KvCache {
-    /// Copies keys and values of the token in slot `src` to slot `dst`, in every layer.
+    /// Copies keys and values of the token in slot `src` to slot `dst`, in one layer.
     ///
     /// A slot is `block * block_size + place`.
     ///
     /// # Panics
     ///
-    /// When either slot does not exist.
-    pub fn copy_slot(&mut self, src: u32, dst: u32) {
-        let shape = *self.shape();
+    /// When the layer or either slot does not exist.
+    pub fn copy_slot(&mut self, layer: impl Into<KvLayer>, src: u32, dst: u32) {
+        let (shape, Range { start: first, .. }) = self.find(layer.into());
         let n_slots = shape.n_blocks * shape.block_size;
         let place = |slot: u32| {
             let slot = slot as usize;
@@ -34,34 +34,33 @@ impl KvCache {
             (slot / shape.block_size, slot % shape.block_size)
         };
         let ((from_block, from), (to_block, to)) = (place(src), place(dst));
-        for layer in 0..shape.n_layers {
-            let first = layer * shape.n_blocks;
-            let (from_block, to_block) = (first + from_block, first + to_block);
-            for head in 0..shape.n_kv_heads {
-                let from_keys = shape.key_group(from_block, head, from);
-                let to_keys = shape.key_group(to_block, head, to);
-                let from_keys = from_keys.skip(from % LANES).step_by(LANES);
-                for (from, to) in from_keys.zip(to_keys.skip(to % LANES).step_by(LANES)) {
-                    self.copy_elements(from..from + 1, to);
-                }
-                if !shape.values_in_keys {
-                    let values = shape.values(from_block, head, from..from + 1);
-                    self.copy_elements(values, shape.values(to_block, head, to..to + 1).start);
-                }
-                if shape.dtype.has_scales() {
-                    let scales = shape.key_scales(from_block, head, from..from + 1);
-                    self.copy_elements(scales, shape.key_scales(to_block, head, to..to + 1).start);
-                    // Where values are in the keys, these are the key scales once more.
-                    let scales = shape.value_scales(from_block, head, from..from + 1);
-                    let to = shape.value_scales(to_block, head, to..to + 1).start;
-                    self.copy_elements(scales, to);
-                }
+        for head in 0..shape.n_kv_heads {
+            let from_keys = shape.key_group(from_block, head, from);
+            let to_keys = shape.key_group(to_block, head, to);
+            let from_keys = from_keys.skip(from % LANES).step_by(LANES);
+            for (from, to) in from_keys.zip(to_keys.skip(to % LANES).step_by(LANES)) {
+                self.copy_elements(first, from..from + 1, to);
+            }
+            if !shape.values_in_keys {
+                let values = shape.values(from_block, head, from..from + 1);
+                self.copy_elements(first, values, shape.values(to_block, head, to..to + 1).start);
+            }
+            if shape.dtype.has_scales() {
+                let scales = shape.key_scales(from_block, head, from..from + 1);
+                let place = shape.key_scales(to_block, head, to..to + 1).start;
+                self.copy_elements(first, scales, place);
+                // Where values are in the keys, these are the key scales once more.
+                let scales = shape.value_scales(from_block, head, from..from + 1);
+                let place = shape.value_scales(to_block, head, to..to + 1).start;
+                self.copy_elements(first, scales, place);
             }
         }
     }
 
-    fn copy_elements(&mut self, from: Range<usize>, to: usize) {
+    /// Copies elements of a layer, which begins at element `first` of the cache.
+    fn copy_elements(&mut self, first: usize, from: Range<usize>, to: usize) {
         let n = self.shape().dtype.n_bytes();
-        self.buffer_mut().copy_within(from.start * n..from.end * n, to * n);
+        let from = (first + from.start) * n..(first + from.end) * n;
+        self.buffer_mut().copy_within(from, (first + to) * n);
     }
 }

@@ -24,6 +24,37 @@ pub struct KvShape {
     pub values_in_keys: bool,
     /// Stored type.
     pub dtype: KvDtype,
+    /// Elements between a block of a layer and its next one, which other layers have; whole 16s.
+    pub gap: usize,
+}
+
+/// A layer of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayer {
+    /// Index of the layer, or of the one that it shares with others.
+    pub layer: usize,
+    /// Its part of the blocks, where it shares them.
+    pub part: Option<KvPart>,
+}
+
+/// The part that a narrower layer has of the blocks of a wider one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvPart {
+    /// Place among the layers that share the blocks, all of which have these sizes.
+    pub nth: usize,
+    /// Key and value heads.
+    pub n_kv_heads: usize,
+    /// Elements of a key.
+    pub key_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+}
+
+impl From<usize> for KvLayer {
+    /// A layer of the shape of the cache.
+    fn from(layer: usize) -> Self {
+        Self { layer, part: None }
+    }
 }
 
 impl KvShape {
@@ -39,8 +70,10 @@ impl KvShape {
         let widest = whole(self.key_dim.max(self.value_dim));
         let sizes = [whole(self.block_size), widest, Some(self.n_kv_heads), Some(16)];
         let most = sizes.into_iter().try_fold(self.n_layers, |product, n| product.checked_mul(n?));
-        assert!(most.is_some(), "invariant: a KV block fits in the address space");
-        self.n_layers * self.block_elements() * self.dtype.n_bytes()
+        let gaps = self.n_layers.checked_mul(self.gap).and_then(|n| n.checked_mul(16));
+        let all = most.zip(gaps).and_then(|(most, gaps)| most.checked_add(gaps));
+        assert!(all.is_some(), "invariant: a KV block fits in the address space");
+        self.n_layers * self.block_stride() * self.dtype.n_bytes()
     }
 
     /// Bytes of the whole cache.
@@ -99,18 +132,24 @@ impl KvShape {
             + self.n_stored_heads() * self.scale_elements()
     }
 
+    /// Elements from one block of a layer to the next.
+    #[inline(always)]
+    pub(crate) fn block_stride(&self) -> usize {
+        self.block_elements() + self.gap
+    }
+
     /// Keys of the group of 16 tokens that holds token `place` of a block of a layer.
     #[inline(always)]
     pub(crate) fn key_group(&self, block: usize, head: usize, place: usize) -> Range<usize> {
         let group = place / LANES * LANES * self.key_dim;
-        let start = block * self.block_elements() + head * self.key_elements() + group;
+        let start = block * self.block_stride() + head * self.key_elements() + group;
         start..start + LANES * self.key_dim
     }
 
     /// Values of the tokens `places` of a block of a layer, where they are stored.
     #[inline(always)]
     pub(crate) fn values(&self, block: usize, head: usize, places: Range<usize>) -> Range<usize> {
-        let start = block * self.block_elements()
+        let start = block * self.block_stride()
             + self.n_kv_heads * self.key_elements()
             + head * self.value_elements();
         start + places.start * self.padded_dim()..start + places.end * self.padded_dim()
@@ -145,7 +184,7 @@ impl KvShape {
     #[inline(always)]
     fn scales(&self, block: usize, nth: usize, places: Range<usize>) -> Range<usize> {
         let n_elements = size_of::<f32>() / self.dtype.n_bytes();
-        let start = block * self.block_elements()
+        let start = block * self.block_stride()
             + self.n_kv_heads * (self.key_elements() + self.value_elements())
             + nth * self.scale_elements();
         start + places.start * n_elements..start + places.end * n_elements

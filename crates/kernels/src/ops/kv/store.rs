@@ -3,7 +3,7 @@
 use bytemuck::cast_slice;
 use half::{bf16, f16};
 
-use super::{KvCache, KvDtype, KvElement};
+use super::{KvCache, KvDtype, KvElement, KvLayer};
 use crate::Cpu;
 use crate::simd::LANES;
 use crate::team::Parts;
@@ -59,7 +59,8 @@ impl Cpu {
     ///
     /// When a slot, row or layer does not exist, or values are given to a cache that has them in
     /// its keys, or none to another.
-    pub fn store_kv(&self, kv: &mut KvCache, layer: usize, input: &StoreKv<'_>) {
+    pub fn store_kv(&self, kv: &mut KvCache, layer: impl Into<KvLayer>, input: &StoreKv<'_>) {
+        let layer = layer.into();
         match kv.shape().dtype {
             KvDtype::F32 => self.store_as::<f32>(kv, layer, input),
             KvDtype::Bf16 => self.store_as::<bf16>(kv, layer, input),
@@ -69,8 +70,8 @@ impl Cpu {
         }
     }
 
-    fn store_as<T: KvElement>(&self, kv: &mut KvCache, layer: usize, input: &StoreKv<'_>) {
-        let shape = *kv.shape();
+    fn store_as<T: KvElement>(&self, kv: &mut KvCache, layer: KvLayer, input: &StoreKv<'_>) {
+        let (shape, _) = kv.find(layer);
         let n_slots = shape.n_blocks * shape.block_size;
         for &slot in input.slots {
             assert!((slot as usize) < n_slots, "invariant: slot {slot} of {n_slots}");

@@ -16,6 +16,7 @@ fn shape(block_size: usize, head_dim: usize, dtype: KvDtype) -> KvShape {
         value_dim: head_dim,
         values_in_keys: false,
         dtype,
+        gap: 0,
     }
 }
 
@@ -142,7 +143,9 @@ fn a_token_that_moves_is_as_if_it_had_been_stored_there() {
             for (src, dst) in [(3, 1), (last, 2), (size, 0), (size + 1, 2 * size - 1), (2, 2)] {
                 let (mut moved, mut stored) = (KvCache::new(shape), KvCache::new(shape));
                 store(&mut moved, &[src]);
-                moved.copy_slot(src, dst);
+                for layer in 0..2 {
+                    moved.copy_slot(layer, src, dst);
+                }
                 store(&mut stored, &[src, dst]);
                 assert!(moved.bytes() == stored.bytes(), "{shape:?}, {src} to {dst}");
             }
@@ -329,4 +332,74 @@ fn a_block_that_does_not_exist_is_a_broken_invariant() {
 fn a_shape_whose_size_would_wrap_around_is_refused() {
     // 2^64 elements: unchecked arithmetic would take them for none.
     KvCache::new(shape(16, 1 << 60, KvDtype::F32));
+}
+
+/// Two layers in the blocks of a wider one, the second of which is overwritten last: each holds, moves and
+/// gives back what it does in a cache of its own.
+#[test]
+fn narrower_layers_that_share_blocks_are_as_in_caches_of_their_own() {
+    let mut random = Random::new(47);
+    let cpu = &row_cpus()[0];
+    for dtype in KvDtype::ALL {
+        let own = KvShape { n_layers: 1, n_kv_heads: 1, ..shape(16, 24, dtype) };
+        // Room for both, and some left over where heads have scales.
+        let n = 2 * own.block_elements();
+        let wide = KvShape { key_dim: 48, value_dim: 48, ..own };
+        let wide = KvShape { n_layers: 2, gap: n - n.min(wide.block_elements()), ..wide };
+        let mut shared = KvCache::new(wide);
+        let part = |nth| {
+            let part = KvPart { nth, n_kv_heads: 1, key_dim: 24, value_dim: 24 };
+            KvLayer { layer: 1, part: Some(part) }
+        };
+        let slots: Vec<u32> = (0..20).map(|i| 5 * 16 - i).collect();
+        let width = 24;
+        let mut alone: Vec<KvCache> = Vec::new();
+        for nth in 0..2 {
+            let data = random.normals(20 * width);
+            let rows = StridedRows::dense(&data, width);
+            let store = StoreKv { k: rows, v: Some(rows), slots: &slots };
+            alone.push(KvCache::new(own));
+            cpu.store_kv(&mut alone[nth], 0, &store);
+            cpu.store_kv(&mut shared, part(nth), &store);
+            alone[nth].copy_slot(0, 80, 3);
+            shared.copy_slot(part(nth), 80, 3);
+        }
+        let mut bytes = vec![0; wide.bytes_per_block()];
+        for block in 0..7 {
+            shared.read_block(block, &mut bytes);
+            let (first, second) = bytes.split_at(bytes.len() / 2);
+            assert!(first.iter().all(|byte| *byte == 0), "{dtype}: a layer that is not stored");
+            for (nth, cache) in alone.iter().enumerate() {
+                let mut expected = vec![0; own.bytes_per_block()];
+                cache.read_block(block, &mut expected);
+                let found = &second[nth * expected.len()..][..expected.len()];
+                assert!(found == expected, "{dtype}: block {block} of layer {nth}");
+            }
+        }
+        let q = random.normals(24);
+        let sequence = crate::AttentionSeq {
+            rows: 0..1,
+            first_position: 19,
+            block_table: &[4, 3],
+            tree: None,
+        };
+        let input = crate::AttentionInput {
+            q: StridedRows::dense(&q, 24),
+            n_heads: 1,
+            sequences: &[sequence],
+            scale: 0.2,
+            window: None,
+            ahead: 0,
+            segment: None,
+            softcap: None,
+            slopes: None,
+            sinks: None,
+        };
+        for (nth, cache) in alone.iter().enumerate() {
+            let (mut expected, mut found) = ([0.0; 24], [0.0; 24]);
+            cpu.paged_attention(cache, 0, &input, &mut expected);
+            cpu.paged_attention(&shared, part(nth), &input, &mut found);
+            assert!(found == expected && found[0] != 0.0, "{dtype}: attention of layer {nth}");
+        }
+    }
 }

@@ -29,7 +29,10 @@ use pelton_kernels::{Activations, Chosen, Cpu, Forms, MatmulGroup, MatmulGroups}
 
 use super::CpuDevice;
 use super::linear::{Input, handed_to, multiply, read_by};
-use crate::layer::{Linear, Module, Moe, MoeWeights, SharedExpert, SharedWeights};
+use crate::layer::{
+    Linear, Module, Moe, MoeWeights, Norm, SharedExpert, SharedWeights, WithExperts,
+    WithExpertsWeights,
+};
 
 /// Scratch of mixtures, kept from step to step.
 #[derive(Debug)]
@@ -51,6 +54,25 @@ pub(super) struct Experts {
     latent: Vec<f32>,
     sums: Activations,
     products: Products,
+}
+
+/// Scratch of a perceptron and experts side by side, each `[m, hidden]`.
+#[derive(Debug)]
+pub(super) struct Beside {
+    normed: Activations,
+    /// The norm that the router reads.
+    routed: Activations,
+    /// The output of one of the two before its norm.
+    given: Activations,
+    /// The normed output of the perceptron.
+    perceptron: Activations,
+}
+
+impl Beside {
+    pub(super) fn new() -> Self {
+        let rows = || Activations::new(1, Forms::F32);
+        Self { normed: rows(), routed: rows(), given: rows(), perceptron: rows() }
+    }
 }
 
 /// Rows in the order of their experts.
@@ -245,18 +267,19 @@ impl Products {
 }
 
 impl CpuDevice {
-    /// The weighted experts of each row plus the shared expert. `out`: `[m, hidden]`.
+    /// The weighted experts of each row plus the shared expert; the router reads the first rows, and the
+    /// experts the second ones. `out`: `[m, hidden]`.
     pub(super) fn mixture(
         &mut self,
-        moe: &Module<Moe, MoeWeights<Self>>,
-        x: &Activations,
+        (spec, moe): (&Moe, &MoeWeights<Self>),
+        [routed, x]: [&Activations; 2],
         out: &mut [f32],
     ) {
         let mut scratch = std::mem::replace(&mut self.experts, Experts::new());
-        self.choose(moe, x, &mut scratch);
-        match &moe.weights.latent {
-            None => self.sum_experts(moe, x, &mut scratch, out),
-            Some(latent) => self.sum_projected(moe, latent, x, &mut scratch, out),
+        self.choose((spec, moe), routed, &mut scratch);
+        match &moe.latent {
+            None => self.sum_experts((spec, moe), x, &mut scratch, out),
+            Some(latent) => self.sum_projected((spec, moe), latent, x, &mut scratch, out),
         }
         self.experts = scratch;
     }
@@ -264,23 +287,23 @@ impl CpuDevice {
     /// [`mixture`](Self::mixture) of experts as wide as the model.
     fn sum_experts(
         &mut self,
-        moe: &Module<Moe, MoeWeights<Self>>,
+        (spec, moe): (&Moe, &MoeWeights<Self>),
         x: &Activations,
         scratch: &mut Experts,
         out: &mut [f32],
     ) {
-        let (m, hidden, top_k) = (x.n_rows(), x.width(), moe.spec.router.top_k);
+        let (m, hidden, top_k) = (x.n_rows(), x.width(), spec.router.top_k);
         let n_sorted = m * top_k;
-        let n_shared = if moe.weights.shared.is_some() { m } else { 0 };
+        let n_shared = if moe.shared.is_some() { m } else { 0 };
         scratch.given.resize((n_sorted + n_shared) * hidden, 0.0);
         self.run_experts(
-            moe,
+            (spec, moe),
             Source { floats: x.floats(), width: hidden, formed: Some(x) },
             scratch,
         );
         let Experts { given, logits, sorted, .. } = scratch;
-        if let Some(shared) = &moe.weights.shared {
-            self.run_shared(moe.spec.has_gates, shared, x, logits, &mut given[n_sorted * hidden..]);
+        if let Some(shared) = &moe.shared {
+            self.run_shared(spec.has_gates, shared, x, logits, &mut given[n_sorted * hidden..]);
             sorted.add_shared(top_k, logits);
         }
         self.cpu.weighted_sum(given, &sorted.places, &sorted.weights, hidden, out);
@@ -289,7 +312,7 @@ impl CpuDevice {
     /// [`mixture`](Self::mixture) of experts behind `latent`, the projections to and from their width.
     fn sum_projected(
         &mut self,
-        moe: &Module<Moe, MoeWeights<Self>>,
+        (spec, moe): (&Moe, &MoeWeights<Self>),
         latent: &[Linear<Self>; 2],
         x: &Activations,
         scratch: &mut Experts,
@@ -300,20 +323,20 @@ impl CpuDevice {
         let mut rows = std::mem::take(&mut scratch.latent);
         rows.resize(m * width, 0.0);
         multiply(&self.cpu, &mut self.input, down, x, &mut rows);
-        scratch.given.resize(m * moe.spec.router.top_k * width, 0.0);
-        self.run_experts(moe, Source { floats: &rows, width, formed: None }, scratch);
+        scratch.given.resize(m * spec.router.top_k * width, 0.0);
+        self.run_experts((spec, moe), Source { floats: &rows, width, formed: None }, scratch);
         let Experts { given, logits, sorted, sums, .. } = scratch;
         self.cpu.weighted_sum(given, &sorted.places, &sorted.weights, width, &mut rows);
         sums.reset(width, handed_to(&self.cpu, up));
         self.cpu.write_rows(&rows, sums);
         scratch.latent = rows;
-        let Some(shared) = &moe.weights.shared else {
+        let Some(shared) = &moe.shared else {
             return multiply(&self.cpu, &mut self.input, up, sums, out);
         };
         given.resize(2 * m * hidden, 0.0);
         let (by_experts, by_all) = given.split_at_mut(m * hidden);
         multiply(&self.cpu, &mut self.input, up, sums, by_experts);
-        self.run_shared(moe.spec.has_gates, shared, x, logits, by_all);
+        self.run_shared(spec.has_gates, shared, x, logits, by_all);
         sorted.set_projected(logits);
         self.cpu.weighted_sum(given, &sorted.places, &sorted.weights, hidden, out);
     }
@@ -321,11 +344,10 @@ impl CpuDevice {
     /// What the chosen experts make of `x`, by sorted row, into the beginning of `scratch.given`.
     fn run_experts(
         &mut self,
-        moe: &Module<Moe, MoeWeights<Self>>,
+        (spec, moe): (&Moe, &MoeWeights<Self>),
         x: Source<'_>,
         scratch: &mut Experts,
     ) {
-        let Module { spec, weights: moe } = moe;
         let Experts { sorted, gathered, hidden: gate_up, activated, given, products, .. } = scratch;
         let n_sorted = sorted.sources.len();
         let up = |expert: usize| &moe.experts[expert].up;
@@ -381,14 +403,45 @@ impl CpuDevice {
         }
     }
 
+    /// A perceptron and experts, each between its norms. `x`, `out`: `[m, hidden]`.
+    pub(super) fn side_by_side(
+        &mut self,
+        both: &Module<WithExperts, WithExpertsWeights<Self>>,
+        x: &Activations,
+        out: &mut [f32],
+    ) {
+        let Module { spec, weights } = both;
+        let mut scratch = std::mem::replace(&mut self.beside, Beside::new());
+        let Beside { normed, routed, given, perceptron } = &mut scratch;
+        let (m, hidden) = (x.n_rows(), x.width());
+        for rows in [&mut *normed, routed, given, perceptron] {
+            rows.reset(hidden, Forms::F32);
+        }
+        let [mlp_in, mlp_out] = &weights.mlp_norms;
+        let [experts_in, experts_out] = &weights.expert_norms;
+        let norm = |cpu: &Cpu, x: &Activations, norm: &Norm<Self>, out: &mut Activations| {
+            cpu.rms_norm(x.floats(), &norm.weight, norm.eps, out);
+        };
+        norm(&self.cpu, x, mlp_in, normed);
+        self.perceptron(&weights.mlp, spec.mlp.act, true, normed, given.floats_mut(m));
+        norm(&self.cpu, given, mlp_out, perceptron);
+        norm(&self.cpu, x, &weights.router_norm, routed);
+        norm(&self.cpu, x, experts_in, normed);
+        let moe = (&spec.experts, &weights.experts);
+        self.mixture(moe, [routed, normed], given.floats_mut(m));
+        norm(&self.cpu, given, experts_out, normed);
+        out.copy_from_slice(perceptron.floats());
+        self.cpu.add(out, normed.floats());
+        self.beside = scratch;
+    }
+
     /// Chooses the experts of each row, and sorts the rows by expert.
     fn choose(
         &mut self,
-        moe: &Module<Moe, MoeWeights<Self>>,
+        (spec, moe): (&Moe, &MoeWeights<Self>),
         x: &Activations,
         scratch: &mut Experts,
     ) {
-        let Module { spec, weights: moe } = moe;
         let (m, n_experts, top_k) = (x.n_rows(), spec.router.n_experts, spec.router.top_k);
         let Experts { logits, ranks, chosen, weights, sorted, .. } = scratch;
         logits.resize(m * n_experts, 0.0);
@@ -399,6 +452,10 @@ impl CpuDevice {
         let correction = moe.correction.as_deref();
         let choice = Chosen { experts: chosen, weights };
         self.cpu.route(&spec.router, logits, correction, ranks, choice);
+        if let Some(scales) = &moe.scales {
+            let chosen = chosen.iter().map(|expert| scales[*expert as usize]);
+            weights.iter_mut().zip(chosen).for_each(|(weight, scale)| *weight *= scale);
+        }
         sorted.sort(chosen, weights, n_experts, top_k);
         if spec.weighs_input {
             sorted.weights.fill(1.0);

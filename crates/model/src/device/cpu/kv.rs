@@ -1,7 +1,8 @@
 //! Memory of sequences on the CPU: pages of keys and values, and states of recurrent layers.
 
-use pelton_kernels::{KvCache, STATE_CHUNK, StateStore};
+use pelton_kernels::{KvCache, KvLayer, KvPart, STATE_CHUNK, StateStore};
 
+use crate::kv::KvPlace;
 use crate::state::{CHUNK_TOKENS, StateCopy, StateLayer, StateShape};
 
 const _: () = assert!(STATE_CHUNK == CHUNK_TOKENS);
@@ -21,6 +22,16 @@ impl CpuKv {
         let StateShape { layers, n_lanes, n_snapshots } = states;
         let states = StateStore::try_new(state_shape(layers, *n_lanes, *n_snapshots))?;
         Ok(Self { pages: KvCache::try_new(pages)?, states })
+    }
+
+    /// The layer at a place of the blocks.
+    pub(super) fn layer(&self, KvPlace { layer, nth, heads }: KvPlace) -> KvLayer {
+        let shape = self.pages.shape();
+        let (n_kv_heads, key_dim, value_dim) = (heads.n, heads.key_dim, heads.value_dim);
+        let is_widest =
+            (n_kv_heads, key_dim, value_dim) == (shape.n_kv_heads, shape.key_dim, shape.value_dim);
+        let part = KvPart { nth, n_kv_heads, key_dim, value_dim };
+        KvLayer { layer, part: (!is_widest).then_some(part) }
     }
 
     /// Bytes of the pages.

@@ -94,7 +94,7 @@ impl Latent {
         norm(&mut self.projected, &part(latent_at, mla.kv_rank), &weights.kv_norm);
         rotate(&mut self.projected, part(latent_at, mla.key_dim()), mla.kv_rank);
         let k = StridedRows { data: &self.projected, stride: width, offset: latent_at };
-        cpu.store_kv(kv, op.layer, &StoreKv { k, v: None, slots: op.rows.slots(op.group) });
+        cpu.store_kv(kv, op.place.layer, &StoreKv { k, v: None, slots: op.rows.slots(op.group) });
 
         // Queries as they were trained, at the start of rows of `row_stride`.
         let (trained, row_stride) = match (&weights.q_up, &weights.q_norm, mla.q_rank) {
@@ -148,7 +148,7 @@ impl Latent {
             slopes: None,
             sinks: None,
         };
-        cpu.paged_attention(kv, op.layer, &input, &mut self.attended);
+        cpu.paged_attention(kv, op.place.layer, &input, &mut self.attended);
         let from = slices(width, 0, [n_heads, mla.kv_rank], mla.kv_rank);
         let output = MatmulOutput { data: out, stride, offset: 0 };
         let x = (self.attended.as_slice(), &from);

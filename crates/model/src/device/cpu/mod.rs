@@ -36,10 +36,11 @@ use crate::comm::SoleRank;
 use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
-use crate::kv::KvShape;
+use crate::kv::{KvPlace, KvShape};
+use crate::layer::KvHeads;
 use crate::load::{LoadOptions, load, stored_bytes};
 use crate::state::{StateBytes, StateCopy, StateLayer, StateShape};
-use experts::Experts;
+use experts::{Beside, Experts};
 pub use kv::CpuKv;
 use latent::Latent;
 use linear::{Input, read_by};
@@ -59,6 +60,8 @@ pub struct CpuDevice {
     /// Scratch of latent attention.
     latent: Latent,
     experts: Experts,
+    /// Scratch of perceptrons with experts beside them.
+    beside: Beside,
     /// Scratch of recurrent layers.
     recurrent: Recurrence,
     /// Scratch of selective scans.
@@ -90,6 +93,7 @@ impl CpuDevice {
             activated: Activations::new(1, Forms::F32),
             latent: Latent::new(),
             experts: Experts::new(),
+            beside: Beside::new(),
             recurrent: Recurrence::new(),
             selection: Selection::new(),
             cos_sin: Vec::new(),
@@ -247,8 +251,9 @@ impl Device for CpuDevice {
         kv.pages.copy_block(from, to);
     }
 
-    fn copy_kv_slot(&self, kv: &mut CpuKv, from: u32, to: u32) {
-        kv.pages.copy_slot(from, to);
+    fn copy_kv_slot(&self, kv: &mut CpuKv, place: KvPlace, from: u32, to: u32) {
+        let layer = kv.layer(place);
+        kv.pages.copy_slot(layer, from, to);
     }
 
     fn read_kv_block(&self, kv: &CpuKv, block: u32, bytes: &mut [u8]) {
@@ -262,8 +267,8 @@ impl Device for CpuDevice {
 
 /// The shape of a cache in the form of the kernels.
 fn kernel_shape(shape: &KvShape) -> pelton_kernels::KvShape {
-    let KvShape { n_layers, n_blocks, block_size, heads, dtype } = *shape;
-    pelton_kernels::KvShape {
+    let KvShape { n_layers, n_blocks, block_size, heads, narrow, dtype } = *shape;
+    let of = |heads: KvHeads| pelton_kernels::KvShape {
         n_layers,
         n_blocks,
         block_size,
@@ -272,7 +277,15 @@ fn kernel_shape(shape: &KvShape) -> pelton_kernels::KvShape {
         value_dim: heads.value_dim,
         values_in_keys: heads.values_in_keys,
         dtype,
-    }
+        gap: 0,
+    };
+    // Padding and scales may make several narrow layers a little larger than a wide one.
+    let elements = |heads: KvHeads| {
+        let one = pelton_kernels::KvShape { n_layers: 1, ..of(heads) };
+        one.bytes_per_block() / dtype.n_bytes()
+    };
+    let shared = narrow.map_or(0, |own| elements(own.heads).saturating_mul(own.n_per_place));
+    pelton_kernels::KvShape { gap: shared.saturating_sub(elements(heads)), ..of(heads) }
 }
 
 impl PackedForm<PackedMatrix> for CpuDevice {

@@ -49,8 +49,8 @@ fn head_layouts(gqa: &Gqa) -> [HeadLayout; 3] {
     let keys = gqa.gate_width() + gqa.q_width();
     [
         layout(gqa.gate_width(), gqa.n_heads),
-        layout(keys, gqa.n_kv_heads),
-        layout(keys + gqa.kv_width(), gqa.n_kv_heads),
+        layout(keys, gqa.n_own_kv_heads()),
+        layout(keys + gqa.kv_width(), gqa.n_own_kv_heads()),
     ]
 }
 
@@ -95,6 +95,14 @@ impl Ops for CpuDevice {
 
     fn norm(&mut self, x: &Activations, norm: &Norm<Self>, out: &mut Activations) {
         let Norm { weight, bias, eps } = norm;
+        if weight.len() < x.width() {
+            let (row_stride, head_dim) = (x.width(), weight.len());
+            let n_heads = row_stride / head_dim;
+            let heads = HeadLayout { row_stride, offset: 0, n_heads, head_dim };
+            let out = out.floats_mut(x.n_rows());
+            out.copy_from_slice(x.floats());
+            return self.cpu.head_rms_norm(out, &heads, weight, *eps);
+        }
         match bias {
             None => self.cpu.rms_norm(x.floats(), weight, *eps, out),
             Some(bias) => self.cpu.layer_norm(x.floats(), weight, bias, *eps, out),
@@ -145,6 +153,9 @@ impl Ops for CpuDevice {
                 QkNorm::HeadLayer => self.cpu.head_layer_norm(qkv, &heads, &norm.weight, norm.eps),
             }
         }
+        if let Some(norm) = &op.weights.v_norm {
+            self.cpu.head_rms_norm(qkv, &v, &norm.weight, norm.eps);
+        }
         if let Some(cos_sin) = op.gqa.rope.map(|rope| &self.cos_sin[rope]) {
             // k follows q: one call rotates the heads of both.
             let heads = HeadLayout { n_heads: q.n_heads + k.n_heads, ..q };
@@ -162,13 +173,17 @@ impl Ops for CpuDevice {
                 row[q.offset..][..op.gqa.q_width()].iter_mut().for_each(|q| *q *= factor);
             }
         }
+        if op.gqa.kv_of.is_some() {
+            return;
+        }
         let rows = |heads: HeadLayout| StridedRows {
             data: qkv,
             stride: heads.row_stride,
             offset: heads.offset,
         };
         let store = StoreKv { k: rows(k), v: Some(rows(v)), slots: op.rows.slots(op.group) };
-        self.cpu.store_kv(&mut kv.pages, op.layer, &store);
+        let layer = kv.layer(op.place);
+        self.cpu.store_kv(&mut kv.pages, layer, &store);
     }
 
     fn paged_attention(
@@ -197,7 +212,7 @@ impl Ops for CpuDevice {
                 slopes: op.weights.slopes.as_deref(),
                 sinks: op.weights.sinks.as_deref(),
             };
-            cpu.paged_attention(&kv.pages, op.layer, &input, out);
+            cpu.paged_attention(&kv.pages, kv.layer(op.place), &input, out);
         });
         if op.gqa.is_gated {
             let gate = StridedRows { data: qkv.floats(), stride: q.row_stride, offset: 0 };
@@ -297,9 +312,28 @@ impl Ops for CpuDevice {
         match mlp {
             Mlp::Gated(mlp) => self.perceptron(&mlp.weights, mlp.spec.act, true, x, out),
             Mlp::Plain(mlp) => self.perceptron(&mlp.weights, mlp.spec.act, false, x, out),
-            Mlp::Moe(moe) => self.mixture(moe, x, out),
+            Mlp::Moe(moe) => self.mixture((&moe.spec, &moe.weights), [x, x], out),
+            Mlp::WithExperts(both) => self.side_by_side(both, x, out),
             Mlp::Absent(_) => unreachable!("invariant: layers without a perceptron skip it"),
         }
+    }
+
+    fn gate_inputs(
+        &mut self,
+        act: Act,
+        gate: &Activations,
+        inputs: &Activations,
+        first: usize,
+        out: &mut Activations,
+    ) {
+        let (width, n_columns) = (gate.width(), inputs.width());
+        self.hidden.resize(gate.n_rows() * 2 * width, 0.0);
+        let rows = gate.floats().chunks_exact(width).zip(inputs.floats().chunks_exact(n_columns));
+        for (both, (gate, inputs)) in self.hidden.chunks_exact_mut(2 * width).zip(rows) {
+            both[..width].copy_from_slice(gate);
+            both[width..].copy_from_slice(&inputs[first..first + width]);
+        }
+        self.cpu.gated_mul(act, &self.hidden, out);
     }
 
     fn gather_rows(&mut self, x: &Activations, rows: &[usize], out: &mut Activations) {

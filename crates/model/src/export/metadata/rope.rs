@@ -34,7 +34,11 @@ pub(super) fn write(spec: &ArchSpec, keys: &mut Keys) {
                 keys.number("rope.scaling.attn_factor", *factor);
             }
         }
-        RopeScaling::Default | RopeScaling::Llama3 { .. } | RopeScaling::Divisors(_) => {}
+        // Tensors of divisors say these; no family that is written has the last one.
+        RopeScaling::Default
+        | RopeScaling::Llama3 { .. }
+        | RopeScaling::Divisors(_)
+        | RopeScaling::Proportional { .. } => {}
     }
 }
 

@@ -1,5 +1,6 @@
 //! GGUF metadata, read into the same [`HfConfig`] as a `config.json`.
 
+mod gemma4;
 mod hybrid;
 mod rope;
 mod told;
@@ -69,7 +70,14 @@ pub(crate) fn read_config(
     let hidden_size = get("embedding_length").count(limits::MODEL_WIDTH)?;
     let num_hidden_layers = read_n_layers(&get)?;
     let mixers = Mixers::read(&source, named, num_hidden_layers)?;
-    let (heads, rotary_dim) = read_heads(&source, &mixers, hidden_size, named.partial_rotary)?;
+    let sizes = match name == gemma4::NAME {
+        true => Some(gemma4::Sizes::read(&source, num_hidden_layers)?),
+        false => None,
+    };
+    let (heads, rotary_dim) = match &sizes {
+        Some(sizes) => sizes.heads(&source, hidden_size)?,
+        None => read_heads(&source, &mixers, hidden_size, named.partial_rotary)?,
+    };
     let n_trained = get("context_length").count(limits::MODEL_CONTEXT)?;
     let vocab_size = read_vocab_size(tensors, &get("vocab_size"))?;
     let window = read_window(&get("attention.sliding_window"))?;
@@ -82,6 +90,9 @@ pub(crate) fn read_config(
     let sliding_layers = read_sliding_layers(&get(WINDOW_PATTERN), num_hidden_layers)?;
     let mut fields = told_fields(&source, hidden_size, &heads, num_hidden_layers)?;
     mixers.tell(&source, num_hidden_layers, &mut fields)?;
+    if let Some(sizes) = &sizes {
+        sizes.tell(&source, &mut fields)?;
+    }
     let fields = usual_fields(arch, Value::Object(fields));
     let field = |name: &str| Field::new(name, fields.get(name));
     let window = match (window, field("sliding_window").non_null()) {
@@ -90,6 +101,7 @@ pub(crate) fn read_config(
         (Window::Absent, None) => Window::Off,
         (window, _) => window,
     };
+    let global_dim = sizes.as_ref().map_or(rotary_dim, |sizes| sizes.head_dims[1]);
     let local_rope = read_local_rope(&field("rope_local_base_freq"), rotary_dim, n_trained)?;
     let has_bias =
         |part| (0..num_hidden_layers).any(|layer| tensors.get(&naming.bias(part, layer)).is_some());
@@ -98,7 +110,10 @@ pub(crate) fn read_config(
         architecture: arch.names[0].to_owned(),
         wrapper: None,
         hidden_size,
-        intermediate_size: mixers.read_ffn(&source)?,
+        intermediate_size: match &sizes {
+            Some(sizes) => sizes.ffn,
+            None => mixers.read_ffn(&source)?,
+        },
         num_hidden_layers,
         num_attention_heads: heads.n_heads,
         num_key_value_heads: heads.n_kv_heads,
@@ -115,7 +130,7 @@ pub(crate) fn read_config(
         mlp_bias: has_bias(Part::Up),
         tie_word_embeddings: tensors.get(&naming.weight(Part::Head, 0)).is_none(),
         final_logit_softcapping: read_cap(&field("final_logit_softcapping"))?,
-        rope: read_rope(tensors, &get, rotary_dim, n_trained, field("yarn_truncate").flag(true)?)?,
+        rope: read_rope(tensors, &get, global_dim, n_trained, field("yarn_truncate").flag(true)?)?,
         local_rope,
         fields: fields.clone(),
         bos_token: read_token_key(&source, "bos_token_id", vocab_size)?.first().copied(),

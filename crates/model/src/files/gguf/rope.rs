@@ -148,7 +148,8 @@ fn read_divisors(
     }
     let divisors: Vec<f32> =
         view.data.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-    match divisors.iter().find(|x| !(1e-6..=1e6).contains(*x)) {
+    // Pairs that do not turn have divisors of 1e30.
+    match divisors.iter().find(|x| !(1e-6..=1e6).contains(*x) && **x != 1e30) {
         Some(bad) => Err(error(bad.to_string())),
         None => Ok(Some(divisors)),
     }

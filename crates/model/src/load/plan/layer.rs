@@ -19,6 +19,7 @@ impl<'a> Lookup<'a, '_> {
             mlp_norm: norm(mlp, Name::MlpNorm)?,
             mlp: spec.mlp.plan(self, layer)?,
             mlp_post_norm: norm(mlp_post, Name::MlpPostNorm)?,
+            tail: self.tail(layer)?,
         })
     }
 }

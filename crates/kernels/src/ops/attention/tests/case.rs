@@ -99,6 +99,7 @@ impl Case {
             value_dim: self.value_dim,
             values_in_keys: self.values_in_keys,
             dtype: self.dtype,
+            gap: 0,
         });
         let mut random = Random::new(seed);
         let mut table: Vec<u32> = (0..n_blocks as u32).collect();
