@@ -74,6 +74,7 @@ mod qwen3_5;
 mod qwen3_moe;
 mod qwen3_next;
 mod registry;
+mod rwkv7;
 mod seed_oss;
 mod smollm3;
 mod spec;
@@ -84,9 +85,9 @@ mod step;
 mod stored;
 
 pub use crate::layer::{
-    Absent, Act, ExpertGroups, Gate, GatedMlp, Gqa, GroupRank, Kept, KvHeads, Mixer, Mla, Mlp, Moe,
-    Parallel, PlainMlp, QkNorm, Recurrent, Router, RouterScore, Rule, SelectionNorms,
-    SelectiveScan, SharedExpert, ShortConv, Temperature, ValueHeads,
+    Absent, Act, ChannelMix, ExpertGroups, Gate, GatedMlp, Gqa, GroupRank, Kept, KvHeads, Mixer,
+    Mla, Mlp, Moe, Parallel, PlainMlp, QkNorm, Recurrent, Router, RouterScore, Rule,
+    SelectionNorms, SelectiveScan, SharedExpert, ShortConv, Temperature, TimeMix, ValueHeads,
 };
 pub(crate) use class_head::{ClassHead, HeadAct, HeadRow, HeadStep};
 pub use encoders::ENCODERS;
@@ -97,4 +98,4 @@ pub use multipliers::Multipliers;
 pub use registry::{ARCHS, find, find_gguf};
 pub(crate) use registry::{is_classifier, is_headless, known, unknown, unknown_gguf};
 pub use spec::{ArchSpec, Ends, LearnedPositions, NormKind};
-pub(crate) use stored::{Experts, Fused, GateUp, Part, Stored};
+pub(crate) use stored::{Experts, Fused, GateUp, Halves, Part, Stored};
