@@ -23,6 +23,14 @@ use crate::sentencepiece_file;
 use crate::tokenizer::Tokenizer;
 use crate::world;
 
+/// Whether a folder has a tokenizer without `tokenizer.json`, or one in a format that is refused by name.
+pub(crate) fn are_in(folder: &Path) -> bool {
+    let exists = |name: &&str| folder.join(name).exists();
+    ["tokenizer.model", "vocab.txt", "tekken.json"].iter().any(exists)
+        || ["vocab.json", "merges.txt"].iter().all(exists)
+        || world::list_in(folder).is_some()
+}
+
 /// Reads the tokenizer of a folder without `tokenizer.json`; `None` where there is none at all.
 pub(crate) fn from_folder(folder: &Path) -> Result<Option<Tokenizer>, TextError> {
     let exists = |name: &str| folder.join(name).exists();

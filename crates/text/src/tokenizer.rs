@@ -107,6 +107,11 @@ impl Tokenizer {
         Self::from_file(&path)
     }
 
+    /// Whether a folder has the files of a tokenizer.
+    pub fn is_in(folder: &Path) -> bool {
+        folder.join("tokenizer.json").exists() || older_files::are_in(folder)
+    }
+
     /// From the bytes of a `tokenizer.json` alone; BOS and EOS are not known then.
     ///
     /// # Errors

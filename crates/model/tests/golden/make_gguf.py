@@ -434,9 +434,9 @@ CASES |= {
             "context_length": 1 << 20,
             "wkv.head_size": 16,
             "attention.decay_lora_rank": 8,
-            "attention.iclr_lora_rank": 4,
-            "attention.value_residual_mix_lora_rank": 12,
-            "attention.gate_lora_rank": 16,
+            "attention.iclr_lora_rank": 16,
+            "attention.value_residual_mix_lora_rank": 24,
+            "attention.gate_lora_rank": 32,
         },
     ),
     "mamba2": (

@@ -33,7 +33,7 @@ from fixtures import reference, write
 
 NAME, VOCAB, N_GREEDY = "rwkv7", 256, 16
 HIDDEN, HEAD, FFN, N_LAYERS = 32, 16, 64, 3
-RANKS = dict(w=8, a=4, v=12, g=16)
+RANKS = dict(w=8, a=16, v=24, g=32)
 HEAD_EPS = 64e-5
 EPS = HEAD_EPS / HEAD
 

@@ -258,6 +258,11 @@ fn tell_rwkv(
     ] {
         tell(name, Value::from(source.get(key).count(most)?));
     }
+    let (size, width) = (source.get("wkv.head_size"), source.get("embedding_length"));
+    let width = width.count(limits::MODEL_WIDTH)?;
+    if !width.is_multiple_of(size.count(limits::STATE_HEAD_DIM)?) {
+        return Err(size.error(format!("a divisor of the width {width}")));
+    }
     tell("norm_bias", Value::from(has("attn_norm.bias")));
     tell("head_norm_eps_is_fixed", Value::from(true));
     Ok(())
