@@ -28,19 +28,17 @@ impl Texts {
                 let name = Path::new("(embedded model)");
                 Self::from_gguf(&Gguf::from_mapped(MappedFile::from_static(name, bytes))?)
             }
-            LocalModel::Path(path) if path.is_dir() && path.join("tokenizer.json").exists() => {
-                Ok(Self {
-                    tokenizer: Tokenizer::from_folder(path)?,
-                    template: ChatTemplate::from_folder(path)?,
-                })
-            }
+            LocalModel::Path(path) if path.is_dir() && Tokenizer::is_in(path) => Ok(Self {
+                tokenizer: Tokenizer::from_folder(path)?,
+                template: ChatTemplate::from_folder(path)?,
+            }),
             LocalModel::Path(path) if path.is_dir() => {
                 // A folder around a single GGUF file.
                 let files = pelton_model::ModelFiles::open(path)?;
                 match files.gguf() {
                     Some(gguf) => Self::from_gguf(gguf),
                     None => Err(Failure::new(format!(
-                        "{}: expected `tokenizer.json` in this folder",
+                        "{}: expected `tokenizer.json`, or the files of another tokenizer, in this folder",
                         path.display()
                     ))),
                 }

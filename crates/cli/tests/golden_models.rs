@@ -248,6 +248,25 @@ fn inspect_and_tokenize_understand_encoders() {
     each_encoder(is_understood);
 }
 
+#[test]
+fn tokenize_reads_a_folder_with_a_list_of_world_tokens() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures");
+    let folder = fixtures.join("world");
+    let folder = folder.to_str().expect("UTF-8");
+    let read = |name: &str| std::fs::read(fixtures.join(name)).expect(name);
+    let texts: Vec<String> = serde_json::from_slice(&read("vocab/texts.json")).expect("texts");
+    let ids: Vec<Value> = serde_json::from_slice(&read("world/cases.json")).expect("ids");
+    let lines: String = texts.iter().map(|text| format!("{}\n", json!(text))).collect();
+    let encoded = printed(pelton_with_input(&["tokenize", "-m", folder], lines.as_bytes()));
+    let encoded = encoded.expect("ids");
+    let got: Vec<Value> = encoded.lines().map(|line| parsed(line).expect("ids")).collect();
+    assert_eq!(got, ids);
+    let args = ["tokenize", "-m", folder, "--decode"];
+    let decoded = printed(pelton_with_input(&args, encoded.as_bytes())).expect("texts");
+    let decoded: Vec<Value> = decoded.lines().map(|line| parsed(line).expect("a text")).collect();
+    assert_eq!(decoded, texts);
+}
+
 /// Whether `convert` writes the model; a folder of a family that it does not write is refused.
 fn is_written(golden: &GoldenDecoder, files: &ModelFiles) -> Result<(), &'static str> {
     if files.gguf().is_some() {

@@ -21,7 +21,7 @@
 //!   output of each row.
 //! * [`KvCache`] holds keys and values in pages; [`Cpu::paged_attention`] reads them.
 //! * [`StateStore`] holds the states of recurrent layers; [`Cpu::scan`] and [`Cpu::conv_rows`] advance
-//!   them.
+//!   them, as [`Cpu::selective_scan`] and [`Cpu::wkv`] do.
 //!
 //! # The folders
 //!
@@ -81,7 +81,7 @@ pub use ops::rows::{
 };
 pub use ops::state::{
     CHUNK as STATE_CHUNK, ConvInput, ConvWeights, Decays, HeadOrder, ScanInput, ScanShape,
-    SelectiveInput, StateLayer, StateSeq, StateShape, StateStore,
+    SelectiveInput, StateLayer, StateSeq, StateShape, StateStore, WkvInput, WkvWeights,
 };
 pub use team::{StayAwake, ThreadTeam, Topology, Turn, default_threads};
 pub use tuning::Tuning;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use pelton_quant::Compute;
 use pelton_tensor::KvDtype;
 
+use crate::arch::{LayerSpec, Mixer};
 use crate::device::Device;
 use crate::device::cpu::CpuDevice;
 use crate::error::ModelError;
@@ -153,6 +154,15 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
     let kv = KvFootprint::new::<CpuDevice>(&spec, kv_dtype, BLOCK_TOKENS);
     let states = StateShape::of(&spec);
     let state_bytes = CpuDevice::state_bytes(&states.layers);
+    // Layers as the files have them, of which the spec may make several.
+    let n_layers = files.config().num_hidden_layers;
+    let layers = spec.layers.chunks(spec.layers.len() / n_layers);
+    let keeps_state =
+        |layer: &&[LayerSpec]| layer.iter().any(|part| part.mixer.kept().state.is_some());
+    let channel_mix = spec.layers.iter().find_map(|layer| match &layer.mixer {
+        Mixer::ChannelMix(mix) => Some(mix.intermediate_size),
+        _ => None,
+    });
     Ok(Inspection {
         kind: files.kind(),
         path: files.path().display().to_string(),
@@ -164,9 +174,9 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         tensors,
         ignored: files.config().wrapper.as_ref().map(|wrapper| ignored(files, wrapper)),
         quantization,
-        n_layers: spec.layers.len(),
+        n_layers,
         hidden_size: spec.hidden_size,
-        intermediate_size: first.mlp.intermediate_size(),
+        intermediate_size: channel_mix.unwrap_or_else(|| first.mlp.intermediate_size()),
         n_heads: attention.unwrap_or(first).mixer.n_heads(),
         n_kv_heads: heads.map_or(0, |heads| heads.n),
         head_dim: heads.map_or(0, |heads| heads.key_dim),
@@ -180,7 +190,7 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         eos_tokens: spec.eos_tokens.clone(),
         kv_dtype: kv_dtype.name(),
         kv_bytes_per_token: kv.token_bytes(&spec),
-        n_recurrent_layers: states.layers.len(),
+        n_recurrent_layers: layers.filter(keeps_state).count(),
         state_bytes: state_bytes.lane,
         snapshot_bytes: state_bytes.snapshot,
     })

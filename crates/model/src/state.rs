@@ -43,6 +43,9 @@ pub struct StateLayer {
     /// Whether every element of the state decays at a rate of its own, so that there is one head, whose
     /// value is the channels, and a running sequence keeps a second state (Mamba 1).
     pub is_selective: bool,
+    /// Whether what is taken out of the state has a key of its own, so that rows are computed one
+    /// after the other and a running sequence keeps a second state (RWKV-7).
+    pub has_removal_keys: bool,
 }
 
 impl StateLayer {

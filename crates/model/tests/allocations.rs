@@ -134,6 +134,7 @@ fn what_families_do_differently_allocates_nothing() {
         "jamba",
         "falcon-h1",
         "lfm2",
+        "rwkv7",
     ] {
         let golden = common::golden(name);
         let mut decoder = golden.load(&golden.files(), Compute::Auto);

@@ -159,7 +159,21 @@ fn the_lies_of_hybrid_models_are_refused_by_their_keys() {
             cases.push((name, key, text(), "a whole number"));
         }
     }
+    for key in [
+        "wkv.head_size",
+        "attention.decay_lora_rank",
+        "attention.iclr_lora_rank",
+        "attention.value_residual_mix_lora_rank",
+        "attention.gate_lora_rank",
+    ] {
+        cases.push(("rwkv7", key.to_owned(), None, "missing"));
+        cases.push(("rwkv7", key.to_owned(), n(0), "from 1 to"));
+        cases.push(("rwkv7", key.to_owned(), n(u32::MAX), "from 1 to"));
+        cases.push(("rwkv7", key.to_owned(), text(), "a whole number"));
+    }
     for (name, key, value, expected) in [
+        ("rwkv7", "wkv.head_size", n(24), "a divisor of the width 32"),
+        ("rwkv7", "feed_forward_length", None, "missing"),
         ("falcon-h1-norm", "ssm.time_step_rank", n(7), "a multiple of the 2"),
         ("mamba", "ssm.dt_b_c_rms", n(1), "true or false"),
         ("jamba", "attention.head_count_kv", counts(&[0, 2]), "each of the 4 layers"),
@@ -229,6 +243,12 @@ fn layers_that_a_file_lies_about_are_refused_by_their_tensors() {
         ("qwen3-5", "qwen35.ssm.inner_size", Some(GgufValue::U32(128)), "`blk.0.attn_qkv.weight`"),
         ("jamba", "jamba.ssm.time_step_rank", Some(GgufValue::U32(4)), "`blk.0.ssm_x.weight`"),
         ("mamba", "mamba.ssm.state_size", Some(GgufValue::U32(4)), "`blk.0.ssm_x.weight`"),
+        (
+            "rwkv7",
+            "rwkv7.attention.gate_lora_rank",
+            Some(GgufValue::U32(8)),
+            "`blk.0.time_mix_g1.weight`",
+        ),
         ("mamba2", "mamba2.ssm.group_count", Some(GgufValue::U32(4)), "`blk.0.ssm_in.weight`"),
     ] {
         let golden = golden(name);

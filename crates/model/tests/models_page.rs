@@ -74,6 +74,9 @@ that the definition of the method gives. [checkpoints.md](checkpoints.md) has th
 const RELATIVES: &[(&str, &str)] =
     &[("internlm2", "llama"), ("internlm3", "llama"), ("minicpm", "granite")];
 
+/// Families that transformers does not have, with the package whose code is the reference.
+const PACKAGES: &[(&str, &str)] = &[("rwkv7", "rwkv")];
+
 /// Families whose GGUF files say nothing that those of another do not.
 const SAME_FILES: &[(&str, &str)] = &[("SmolLM3ForCausalLM", "llama")];
 
@@ -110,6 +113,9 @@ fn family(arch: &Arch, fixtures: &BTreeMap<String, Vec<(String, bool)>>) -> Stri
         if names.is_empty() { "no".to_owned() } else { format!("golden: {}", code(&names)) };
     for (_, relative) in RELATIVES.iter().filter(|(name, _)| names.contains(name)) {
         let _ = write!(folder, " (by the code of `{relative}`)");
+    }
+    for (_, package) in PACKAGES.iter().filter(|(name, _)| names.contains(name)) {
+        let _ = write!(folder, " (by the package `{package}` of its author)");
     }
     let files: Vec<&str> =
         own.iter().filter(|(_, has_file)| *has_file).map(|(name, _)| name.as_str()).collect();

@@ -46,6 +46,8 @@ impl RowWork {
             Mixer::Recurrent(_)
             | Mixer::SelectiveScan(_)
             | Mixer::ShortConv(_)
+            | Mixer::TimeMix(_)
+            | Mixer::ChannelMix(_)
             | Mixer::Absent(_) => 0,
         };
         Self {

@@ -50,8 +50,8 @@ pub(crate) fn layers(files: &ModelFiles, options: &Options) -> Result<Vec<LayerS
         )));
     }
     if options.method.needs_calibration() && n_read == 0 {
-        let why = "all matrices are of experts or of latent attention, whose inputs are not gathered: \
-                   expected `--method rtn`";
+        let why = "all matrices are of experts, of latent attention or of token shifts, whose \
+                   inputs are not gathered: expected `--method rtn`";
         return Err(refuse(why.to_owned()));
     }
     for name in &options.keep {

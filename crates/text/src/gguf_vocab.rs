@@ -10,6 +10,7 @@ use crate::gguf_models;
 use crate::sentencepiece::{SPACE, SentencePiece};
 use crate::token_decoder::TokenDecoder;
 use crate::tokenizer::{Encoder, Tokenizer};
+use crate::world::{World, unescaped};
 
 /// Kind of a token in a GGUF vocabulary (`tokenizer.ggml.token_type`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -50,7 +51,8 @@ pub struct GgufVocab {
     /// The file, for errors.
     pub origin: String,
     /// `tokenizer.ggml.model`: `gpt2` (byte-level BPE), `llama` (SentencePiece BPE), `t5`
-    /// (SentencePiece unigram), `bert` (WordPiece) or `gemma4` (BPE over characters).
+    /// (SentencePiece unigram), `bert` (WordPiece), `gemma4` (BPE over characters) or `rwkv` (the
+    /// longest token of bytes).
     pub model: String,
     /// `tokenizer.ggml.pre`: how text is split before BPE.
     pub pre: Option<String>,
@@ -182,6 +184,13 @@ impl GgufVocab {
                     decoder: None,
                 })
             }
+            "rwkv" => Ok(Family {
+                encoder: Encoder::World(World::new(self)?),
+                adds_bos: false,
+                adds_eos: false,
+                strips_leading_space: false,
+                decoder: None,
+            }),
             "none" | "no_vocab" => {
                 let found = "says that the file has no vocabulary; put the `tokenizer.json` of the \
                              model into a folder with it";
@@ -191,7 +200,7 @@ impl GgufVocab {
                 origin: self.origin.clone(),
                 field: "tokenizer.ggml.model",
                 found: other.chars().take(80).collect(),
-                known: "gpt2, llama, t5, bert, gemma4".to_owned(),
+                known: "gpt2, llama, t5, bert, gemma4, rwkv".to_owned(),
             }),
         }
     }
@@ -263,6 +272,7 @@ impl GgufVocab {
         let (kind, text) = (self.kind(id), std::str::from_utf8(token));
         match (self.model.as_str(), kind, text) {
             (_, TokenKind::Control | TokenKind::Unknown, _) | (_, _, Err(_)) => token.to_vec(),
+            ("rwkv", ..) => unescaped(token),
             ("gpt2", TokenKind::UserDefined, _) => token.to_vec(),
             ("gpt2", _, Ok(text)) => byte_level_bytes(text),
             (_, TokenKind::Byte, Ok(text)) => {

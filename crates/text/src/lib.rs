@@ -33,6 +33,7 @@ mod sentencepiece_file;
 mod template;
 mod token_decoder;
 mod tokenizer;
+mod world;
 
 pub use detokenizer::Detokenizer;
 pub use error::TextError;

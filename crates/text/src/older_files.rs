@@ -4,9 +4,10 @@
 //!   tokenizer.model               SentencePiece, as Llama 1 and 2 and T5 were published
 //!   vocab.json + merges.txt       byte-level BPE: GPT-2, RoBERTa, Qwen2
 //!   vocab.txt                     WordPiece: BERT
+//!   rwkv_vocab_v20230424.txt      the longest token of bytes: RWKV World
 //! ```
 //! `tokenizer_config.json` and `added_tokens.json` complete these files: tokens beyond the
-//! vocabulary, whether they are special, and whether texts get a BOS. All three kinds become a
+//! vocabulary, whether they are special, and whether texts get a BOS. All kinds become a
 //! [`GgufVocab`], so they are read, checked and encoded as a GGUF file is.
 
 use std::collections::HashMap;
@@ -20,6 +21,15 @@ use crate::error::{TextError, read_limited, read_optional};
 use crate::gguf_vocab::{GgufVocab, TokenKind};
 use crate::sentencepiece_file;
 use crate::tokenizer::Tokenizer;
+use crate::world;
+
+/// Whether a folder has a tokenizer without `tokenizer.json`, or one in a format that is refused by name.
+pub(crate) fn are_in(folder: &Path) -> bool {
+    let exists = |name: &&str| folder.join(name).exists();
+    ["tokenizer.model", "vocab.txt", "tekken.json"].iter().any(exists)
+        || ["vocab.json", "merges.txt"].iter().all(exists)
+        || world::list_in(folder).is_some()
+}
 
 /// Reads the tokenizer of a folder without `tokenizer.json`; `None` where there is none at all.
 pub(crate) fn from_folder(folder: &Path) -> Result<Option<Tokenizer>, TextError> {
@@ -28,6 +38,8 @@ pub(crate) fn from_folder(folder: &Path) -> Result<Option<Tokenizer>, TextError>
         sentencepiece(folder)?
     } else if exists("vocab.json") && exists("merges.txt") {
         byte_level(folder)?
+    } else if let Some(list) = world::list_in(folder) {
+        world::read_list(&list)?
     } else if exists("vocab.txt") {
         word_piece(folder)?
     } else if exists("tekken.json") {

@@ -13,6 +13,7 @@ use crate::gguf_vocab::GgufVocab;
 use crate::hf::{self, HfEncoder};
 use crate::older_files;
 use crate::sentencepiece::SentencePiece;
+use crate::world::World;
 
 /// Text to tokens, and the bytes of every token.
 #[derive(Debug)]
@@ -38,6 +39,7 @@ pub struct Tokenizer {
 pub(crate) enum Encoder {
     Hf(Box<HfEncoder>),
     SentencePiece(Box<SentencePiece>),
+    World(World),
 }
 
 /// Spellings of the end of a turn in chat formats.
@@ -89,7 +91,8 @@ impl Tokenizer {
     }
 
     /// Reads the tokenizer of a model folder: its `tokenizer.json`, else its `tokenizer.model`
-    /// (SentencePiece), its `vocab.json` with `merges.txt` (GPT-2), or its `vocab.txt` (BERT).
+    /// (SentencePiece), its `vocab.json` with `merges.txt` (GPT-2), its `vocab.txt` (BERT), or its
+    /// `rwkv_vocab_v20230424.txt` (RWKV World).
     ///
     /// # Errors
     ///
@@ -102,6 +105,11 @@ impl Tokenizer {
             return Ok(tokenizer);
         }
         Self::from_file(&path)
+    }
+
+    /// Whether a folder has the files of a tokenizer.
+    pub fn is_in(folder: &Path) -> bool {
+        folder.join("tokenizer.json").exists() || older_files::are_in(folder)
     }
 
     /// From the bytes of a `tokenizer.json` alone; BOS and EOS are not known then.
@@ -164,6 +172,7 @@ impl Tokenizer {
         let mut ids = match &self.encoder {
             Encoder::Hf(encoder) => encoder.encode(text, add_special && !decided, parse_special)?,
             Encoder::SentencePiece(encoder) => encoder.encode(text, parse_special),
+            Encoder::World(encoder) => encoder.encode(text, parse_special)?,
         };
         if add_special {
             if let (Some(true), Some(bos)) = (self.prepend_bos, self.bos) {

@@ -133,7 +133,7 @@ fn nonsense_vocabularies_are_refused_by_name() {
     let bpe = vocab(&json("gguf_gpt-2.json"));
     let spm = vocab(&json("spm.json"));
     let cases: [(&str, GgufVocab); 9] = [
-        ("tokenizer.ggml.model", GgufVocab { model: "rwkv".into(), ..bpe.clone() }),
+        ("tokenizer.ggml.model", GgufVocab { model: "plamo2".into(), ..bpe.clone() }),
         ("known are default, gpt-2", GgufVocab { pre: Some("none".into()), ..bpe.clone() }),
         ("tokenizer.ggml.tokens", GgufVocab { tokens: Vec::new(), ..bpe.clone() }),
         ("tokenizer.ggml.token_type", GgufVocab { kinds: vec![TokenKind::Normal], ..bpe.clone() }),

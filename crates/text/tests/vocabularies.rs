@@ -159,7 +159,7 @@ fn metadata_that_contradicts_itself_is_named_with_its_key() {
     let cases: [(&str, GgufVocab); 16] = [
         ("`tokenizer.ggml.model` says", GgufVocab { model: "none".into(), ..t5.clone() }),
         ("`tokenizer.ggml.model` says", GgufVocab { model: "no_vocab".into(), ..t5.clone() }),
-        ("tokenizer.ggml.model `rwkv`", GgufVocab { model: "rwkv".into(), ..t5.clone() }),
+        ("tokenizer.ggml.model `plamo2`", GgufVocab { model: "plamo2".into(), ..t5.clone() }),
         ("tokenizer.ggml.scores", GgufVocab { scores: Vec::new(), ..t5.clone() }),
         ("tokenizer.ggml.scores", GgufVocab { scores: vec![0.0; 3], ..t5.clone() }),
         ("tokenizer.ggml.scores", infinite),

@@ -75,6 +75,11 @@ fn selective_scans_beside_attention_and_experts_answer_alike_in_every_world() {
 }
 
 #[test]
+fn time_mixes_and_channel_mixes_answer_alike_in_every_world() {
+    law_holds_for("rwkv7");
+}
+
+#[test]
 fn two_mixers_in_a_layer_answer_alike_in_every_world() {
     law_holds_for("falcon-h1");
 }
@@ -95,7 +100,7 @@ fn every_turn_of_a_conversation_computes_its_own_tokens_and_a_chunk_at_most() {
 
 #[test]
 fn a_third_request_reuses_a_common_prefix_to_within_a_chunk() {
-    for fixture in ["granite-hybrid", "jamba", "falcon-h1"] {
+    for fixture in ["granite-hybrid", "jamba", "falcon-h1", "rwkv7"] {
         reused_by_a_third_request(fixture);
     }
 }
@@ -131,7 +136,7 @@ fn requests_that_come_at_once_compute_their_common_prompt_once() {
 
 #[test]
 fn requests_that_are_swapped_out_come_back_with_their_states() {
-    for fixture in ["qwen3-next", "jamba", "falcon-h1", "kimi-linear"] {
+    for fixture in ["qwen3-next", "jamba", "falcon-h1", "kimi-linear", "rwkv7"] {
         swapped_out_and_in(fixture);
     }
 }
@@ -155,7 +160,7 @@ fn swapped_out_and_in(fixture: &str) {
 
 #[test]
 fn choices_and_continuations_begin_with_the_state_of_what_they_continue() {
-    for fixture in ["qwen3-next", "jamba", "falcon-h1"] {
+    for fixture in ["qwen3-next", "jamba", "falcon-h1", "rwkv7"] {
         forked_and_continued(fixture);
     }
 }

@@ -30,7 +30,8 @@ const SIDE_FILES: &[&str] = &[
 ];
 
 /// Files of a tokenizer that are fetched where there is no `tokenizer.json`.
-const OLDER_TOKENIZERS: &[&str] = &["tokenizer.model", "vocab.txt", "tekken.json"];
+const OLDER_TOKENIZERS: &[&str] =
+    &["tokenizer.model", "vocab.txt", "rwkv_vocab_v20230424.txt", "tekken.json"];
 
 /// Formats of `.gguf` files in order of preference, where the id names no file.
 const GGUF_PREFERENCE: &[&str] =

@@ -76,6 +76,7 @@ mod qwen3_5;
 mod qwen3_moe;
 mod qwen3_next;
 mod registry;
+mod rwkv7;
 mod seed_oss;
 mod smollm3;
 mod spec;
@@ -86,9 +87,10 @@ mod step;
 mod stored;
 
 pub use crate::layer::{
-    Absent, Act, ExpertGroups, Gate, GatedMlp, Gqa, GroupRank, Kept, KvHeads, Mixer, Mla, Mlp, Moe,
-    Parallel, PlainMlp, QkNorm, Recurrent, Router, RouterScore, Rule, SelectionNorms,
-    SelectiveScan, SharedExpert, ShortConv, Temperature, ValueHeads, WithExperts,
+    Absent, Act, ChannelMix, ExpertGroups, Gate, GatedMlp, Gqa, GroupRank, Kept, KvHeads, Mixer,
+    Mla, Mlp, Moe, Parallel, PlainMlp, QkNorm, Recurrent, Router, RouterScore, Rule,
+    SelectionNorms, SelectiveScan, SharedExpert, ShortConv, Temperature, TimeMix, ValueHeads,
+    WithExperts,
 };
 pub(crate) use class_head::{ClassHead, HeadAct, HeadRow, HeadStep};
 pub use encoders::ENCODERS;
@@ -100,4 +102,4 @@ pub use multipliers::Multipliers;
 pub use registry::{ARCHS, find, find_gguf};
 pub(crate) use registry::{is_classifier, is_headless, known, unknown, unknown_gguf};
 pub use spec::{ArchSpec, Ends, LayerInputs, LearnedPositions, NormKind};
-pub(crate) use stored::{Experts, Fused, GateUp, Part, Stored};
+pub(crate) use stored::{Experts, Fused, GateUp, Halves, Part, Stored};

@@ -6,7 +6,7 @@ use super::{
     granite, granite_hybrid, granite_moe, helium, internlm2, internlm3, jamba, kimi_linear, lfm2,
     llama, llama4, mamba, mamba2, minicpm, minicpm3, minimax, ministral, mistral, mixtral,
     nemotron, nemotron_h, olmo, olmo_hybrid, olmo2, olmo3, olmoe, opt, phi, phi3, qwen2, qwen2_moe,
-    qwen3, qwen3_5, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
+    qwen3, qwen3_5, qwen3_moe, qwen3_next, rwkv7, seed_oss, smollm3, stablelm, starcoder2,
 };
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
@@ -74,6 +74,7 @@ pub static ARCHS: &[Arch] = &[
     qwen3_5::MOE,
     qwen3_moe::ARCH,
     qwen3_next::ARCH,
+    rwkv7::ARCH,
     seed_oss::ARCH,
     smollm3::ARCH,
     stablelm::ARCH,

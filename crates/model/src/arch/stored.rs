@@ -46,10 +46,29 @@ pub(crate) enum Part {
     /// The same apart: queries, keys and values.
     RecurrentQkv,
     RecurrentGate,
-    /// Queries, keys and values of a recurrence in a tensor each.
+    /// Queries (receptances), keys and values of a recurrence in a tensor each.
     RecurrentQ,
     RecurrentK,
     RecurrentV,
+    /// How much of the row before each input of a time mix takes, all in one tensor.
+    Mixes,
+    /// The same of one input: 0 to 5 of r, w, k, v, a and g.
+    Mix(u8),
+    /// The latent of in-context learning rates, and the rates from it.
+    RateDown,
+    RateUp,
+    RateBias,
+    /// The latent of how much of the first layer's values is mixed in, and that from it.
+    ResidualDown,
+    ResidualUp,
+    ResidualBias,
+    /// Factors of keys in removal keys, and of their rates in keys.
+    RemovalScale,
+    RateScale,
+    /// Weight of a row's own value in the output of a time mix.
+    Bonus,
+    /// How much of the row before a channel mix takes.
+    ChannelMix,
     /// The gate of a recurrence, from its latent; `RecurrentGate` is then the latent.
     RecurrentGateUp,
     RecurrentBeta,
@@ -122,6 +141,10 @@ pub(crate) enum Part {
 }
 
 impl Part {
+    /// What a time mix takes of the row before, input by input.
+    pub(crate) const MIXES: [Self; 6] =
+        [Self::Mix(0), Self::Mix(1), Self::Mix(2), Self::Mix(3), Self::Mix(4), Self::Mix(5)];
+
     /// Whether each layer has one.
     pub(crate) fn is_in_layer(self) -> bool {
         !matches!(
@@ -173,6 +196,15 @@ pub(crate) struct Experts {
     pub(crate) is_transposed: bool,
 }
 
+/// Layers of a file that are two layers here, with a mixer each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Halves {
+    /// Names of parts that the second layer does not share with the first.
+    pub(crate) second: &'static [(Part, &'static str)],
+    /// Begin all names of the first layer and of the second, behind the number of the file's layer.
+    pub(crate) begin: [&'static str; 2],
+}
+
 /// How one kind of file stores the tensors of a family.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored {
@@ -183,6 +215,8 @@ pub(crate) struct Stored {
     /// Names that only this family uses; where a part has several, a file may use any of them. A
     /// `*` stands for the number of a head or expert, each of which is then a tensor of its own.
     pub(crate) names: &'static [(Part, &'static str)],
+    /// Files whose layers are two layers here, with a mixer each.
+    pub(crate) halves: Option<Halves>,
     /// The names of all parts that are not in `names`.
     pub(crate) usual: fn(Part) -> &'static str,
     /// Whether q, k and v are one tensor; a file that stores them apart is read, too.
@@ -211,6 +245,7 @@ impl Stored {
         prefix: "model.",
         layers: "layers",
         names: &[],
+        halves: None,
         usual: hf_name,
         qkv: Fused::No,
         is_gate_up_fused: false,
@@ -226,10 +261,14 @@ impl Stored {
     pub(crate) const GGUF: Self =
         Self { prefix: "", layers: "blk", usual: gguf_name, is_kv_up_split: true, ..Self::HF };
 
-    /// The names of a part, without prefix and layer; at least one.
-    pub(crate) fn names(&self, part: Part) -> impl Iterator<Item = &'static str> {
-        let own = self.names.iter().filter(move |(named, _)| *named == part).map(|(_, name)| *name);
-        let usual = self.names.iter().all(|(named, _)| *named != part);
+    /// The names of a part of a layer, without prefix and layer; at least one.
+    pub(crate) fn names(&self, part: Part, layer: usize) -> impl Iterator<Item = &'static str> {
+        let second = self.halves.filter(|halves| {
+            layer % 2 == 1 && halves.second.iter().any(|(named, _)| *named == part)
+        });
+        let names = second.map_or(self.names, |halves| halves.second);
+        let own = names.iter().filter(move |(named, _)| *named == part).map(|(_, name)| *name);
+        let usual = names.iter().all(|(named, _)| *named != part);
         own.chain(usual.then(|| (self.usual)(part)))
     }
 }
@@ -265,6 +304,20 @@ fn hf_name(part: Part) -> &'static str {
         Part::RecurrentK => "linear_attn.k_proj",
         Part::RecurrentV => "linear_attn.v_proj",
         Part::RecurrentGateUp => "linear_attn.g_b_proj",
+        Part::Mixes => "attn.x_x",
+        Part::Mix(i) => {
+            ["attn.x_r", "attn.x_w", "attn.x_k", "attn.x_v", "attn.x_a", "attn.x_g"][i as usize]
+        }
+        Part::RateDown => "attn.a_lora.lora.0",
+        Part::RateUp => "attn.a_lora.lora.2",
+        Part::RateBias => "attn.a_lora.lora.2.bias",
+        Part::ResidualDown => "attn.v_lora.lora.0",
+        Part::ResidualUp => "attn.v_lora.lora.2",
+        Part::ResidualBias => "attn.v_lora.lora.2.bias",
+        Part::RemovalScale => "attn.k_k",
+        Part::RateScale => "attn.k_a",
+        Part::Bonus => "attn.r_k",
+        Part::ChannelMix => "ffn.x_k",
         Part::RecurrentBeta => "linear_attn.in_proj_b",
         Part::RecurrentDecay => "linear_attn.in_proj_a",
         Part::DecayUp => "linear_attn.f_b_proj",
@@ -350,6 +403,17 @@ fn gguf_name(part: Part) -> &'static str {
         Part::RecurrentK => "attn_k",
         Part::RecurrentV => "attn_v",
         Part::RecurrentGateUp => "ssm_g_b",
+        Part::Mixes | Part::Mix(_) => "time_mix_lerp_fused",
+        Part::RateDown => "time_mix_a1",
+        Part::RateUp => "time_mix_a2",
+        Part::RateBias => "time_mix_a0",
+        Part::ResidualDown => "time_mix_v1",
+        Part::ResidualUp => "time_mix_v2",
+        Part::ResidualBias => "time_mix_v0",
+        Part::RemovalScale => "time_mix_k_k",
+        Part::RateScale => "time_mix_k_a",
+        Part::Bonus => "time_mix_r_k",
+        Part::ChannelMix => "channel_mix_lerp_k",
         Part::RecurrentBeta => "ssm_beta",
         Part::RecurrentDecay => "ssm_alpha",
         Part::DecayUp => "ssm_f_b",

@@ -23,7 +23,7 @@ pub(crate) fn read_act(field: &Field<'_>) -> Result<Act, ConfigError> {
         Some("gelu" | "gelu_python") => Ok(Act::Gelu),
         Some("quick_gelu") => Ok(Act::QuickGelu),
         Some("relu") => Ok(Act::Relu),
-        Some("relu2") => Ok(Act::ReluSquared),
+        Some("relu2" | "sqrelu") => Ok(Act::ReluSquared),
         Some(_) => Err(field.error(
             "one of \"silu\", \"gelu\", \"gelu_pytorch_tanh\", \"quick_gelu\", \"relu\", \"relu2\"",
         )),

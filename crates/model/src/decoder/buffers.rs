@@ -26,6 +26,8 @@ pub(super) struct Buffers<D: Ops> {
     pub(super) delta: D::Buf,
     /// Output of a mixer after a norm of its own, `[m, hidden]`.
     pub(super) normed_delta: D::Buf,
+    /// Values of the first layer, which later layers mix with their own, in families that do so.
+    pub(super) first_values: D::Buf,
     /// Queries, keys and values, or queries alone; `[m, query_width]`, one per distinct width of the
     /// first or only mixer of layers, and of the second one.
     pub(super) qkv: [Vec<(usize, D::Buf)>; 2],
@@ -62,6 +64,7 @@ impl<D: Ops> Buffers<D> {
             normed,
             delta: device.buffer(hidden),
             normed_delta: device.buffer(hidden),
+            first_values: device.buffer(hidden),
             qkv: per_width(&Mixer::query_widths),
             attended: per_width(&Mixer::out_widths),
             kept_attended: per_width(&Mixer::out_widths),

@@ -108,8 +108,10 @@ impl<D: Ops> Decoder<D> {
         let inputs: Vec<&Linear<D>> = (weights.layers.iter())
             .flat_map(|layer| layer.attention.inputs().into_iter().chain(layer.mlp.inputs()))
             .collect();
-        // Reordered inputs are read as f32, because quantized groups cannot be permuted.
-        let normed = match inputs.iter().any(|linear| linear.is_reordered()) {
+        // Reordered inputs are read as f32, because quantized groups cannot be permuted; so are
+        // rows that are mixed with the rows before them.
+        let shifts_tokens = spec.layers.iter().any(|layer| layer.mixer.shifts_tokens());
+        let normed = match shifts_tokens || inputs.iter().any(|linear| linear.is_reordered()) {
             true => device.buffer(hidden),
             false => {
                 let readers = inputs.iter().flat_map(|linear| linear.weights());

@@ -7,7 +7,8 @@ use super::laps::{Clock, StepOp};
 use super::{Buffers, ForwardInput, Reads, ScoredRows};
 use crate::arch::{ArchSpec, LayerSpec, MemoryPlace, Mixer, Mlp, Residual, Wiring};
 use crate::device::{
-    AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp,
+    AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp, ShiftMixer,
+    ShiftOp,
 };
 use crate::layer::{Linear, Module, Norm};
 use crate::load::{LayerWeights, Weights};
@@ -28,6 +29,7 @@ pub(super) struct Pass<'p, D: Ops> {
     normed: &'p mut D::Buf,
     pub(super) delta: &'p mut D::Buf,
     pub(super) normed_delta: &'p mut D::Buf,
+    first_values: &'p mut D::Buf,
     /// Vectors of the tokens for each layer.
     pub(super) inputs: Option<&'p mut InputRows<D>>,
     qkv: &'p mut [Vec<(usize, D::Buf)>; 2],
@@ -79,6 +81,7 @@ enum MixerOp<'p, D: Ops> {
     Recurrent(RecurrentOp<'p, D>),
     Selective(SelectiveOp<'p, D>),
     ShortConv(ConvOp<'p, D>),
+    Shift(ShiftOp<'p, D>),
 }
 
 impl<'p, D: Ops> MixerOp<'p, D> {
@@ -108,6 +111,14 @@ impl<'p, D: Ops> MixerOp<'p, D> {
             }
             Mixer::ShortConv(Module { spec: conv, weights }) => {
                 Self::ShortConv(ConvOp { rows, layer: state, conv, weights })
+            }
+            Mixer::TimeMix(Module { spec, weights }) => {
+                let mixer = ShiftMixer::Time(spec, weights);
+                Self::Shift(ShiftOp { rows, layer: state, mixer })
+            }
+            Mixer::ChannelMix(Module { spec, weights }) => {
+                let mixer = ShiftMixer::Channel(spec, weights);
+                Self::Shift(ShiftOp { rows, layer: state, mixer })
             }
             Mixer::Absent(_) => unreachable!("invariant: layers without a mixer skip it"),
         }
@@ -144,6 +155,7 @@ impl<'p, D: Ops> Pass<'p, D> {
             delta,
             normed_delta,
             inputs: buffers.inputs.as_mut(),
+            first_values: &mut buffers.first_values,
             qkv: &mut buffers.qkv,
             attended: &mut buffers.attended,
             kept_attended: &mut buffers.kept_attended,
@@ -215,6 +227,8 @@ impl<'p, D: Ops> Pass<'p, D> {
                 MixerOp::ShortConv(op) => {
                     self.device.linear(self.rows, &op.weights.input, input, qkv);
                 }
+                // Rows are mixed with the rows before them first.
+                MixerOp::Shift(_) => {}
             }
         }
         self.clock.lap(StepOp::Project);
@@ -245,6 +259,8 @@ impl<'p, D: Ops> Pass<'p, D> {
     /// Output of the sequence mixer.
     pub(super) fn mix_rows(&mut self, layer: &Layer<'p, D>, kv: &mut D::Kv) {
         let (mixer, device) = (&layer.spec.mixer, &mut *self.device);
+        let has_norm = layer.weights.attention_norm.is_some();
+        let input = if has_norm { &*self.normed } else { &*self.x };
         let widths = mixer.query_widths().into_iter().zip(mixer.out_widths());
         for (nth, (query_width, out_width)) in widths.enumerate() {
             if query_width == 0 {
@@ -258,6 +274,7 @@ impl<'p, D: Ops> Pass<'p, D> {
                 MixerOp::Recurrent(op) => device.recurrence(&op, qkv, kv, attended),
                 MixerOp::Selective(op) => device.selective_scan(&op, qkv, kv, attended),
                 MixerOp::ShortConv(op) => device.short_conv(&op, qkv, kv, attended),
+                MixerOp::Shift(op) => device.shift(&op, input, self.first_values, kv, attended),
             }
         }
         self.clock.lap(StepOp::Attend);

@@ -94,11 +94,16 @@ impl<D: Ops> LayerWalk<D> {
     ///
     /// # Errors
     ///
-    /// As [`load`](crate::load()), and when the texts are longer than the context.
+    /// As [`load`](crate::load()), when the texts are longer than the context, and when layers mix
+    /// in the values of the first one.
     pub fn new(files: &ModelFiles, device: D, n_tokens: usize) -> Result<Self, ModelError> {
         let spec = files.spec()?;
         if n_tokens == 0 || n_tokens > spec.max_context {
             return Err(ModelError::Context { asked: n_tokens, most: spec.max_context });
+        }
+        if let Some(layer) = spec.layers.iter().position(|layer| layer.mixer.reads_first_values()) {
+            let why = "whose values a walk from layer to layer does not keep";
+            return Err(ModelError::Export(format!("layer {layer} reads the first layer, {why}")));
         }
         let ends = walk_ends(files, &spec, &device)?;
         let n_blocks = n_tokens.div_ceil(BLOCK_TOKENS);

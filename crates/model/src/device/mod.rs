@@ -33,7 +33,10 @@ use crate::comm::Communicator;
 use crate::kv::{KvPlace, KvShape};
 use crate::state::{StateBytes, StateCopy, StateLayer, StateShape};
 
-pub use ops::{AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp};
+pub use ops::{
+    AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp, ShiftMixer,
+    ShiftOp,
+};
 pub use packed::{MatrixSource, PackedBytes, PackedForm, PackedSize, StoredMatrix};
 pub(crate) use rows::RowPlan;
 pub use rows::{AdapterId, BlockTables, ForwardSequence, StepRows};

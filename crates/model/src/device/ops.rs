@@ -8,8 +8,9 @@ use super::{Device, StepRows};
 use crate::arch::{Act, Gqa, Mla};
 use crate::kv::KvPlace;
 use crate::layer::{
-    GqaWeights, Linear, MlaWeights, MlpWeights, Norm, Recurrent, RecurrentWeights, SelectiveScan,
-    SelectiveWeights, ShortConv, ShortConvWeights,
+    ChannelMix, ChannelMixWeights, GqaWeights, Linear, MlaWeights, MlpWeights, Norm, Recurrent,
+    RecurrentWeights, SelectiveScan, SelectiveWeights, ShortConv, ShortConvWeights, TimeMix,
+    TimeMixWeights,
 };
 use crate::rope::RopeTable;
 
@@ -80,6 +81,26 @@ pub struct ConvOp<'a, D: Ops> {
     pub conv: &'a ShortConv,
     /// Weights.
     pub weights: &'a ShortConvWeights<D>,
+}
+
+/// One layer's mixture of rows with the rows before them in one step.
+#[derive(Debug)]
+pub struct ShiftOp<'a, D: Ops> {
+    /// All rows of the step.
+    pub rows: D::Rows<'a>,
+    /// Layer among the recurrent ones.
+    pub layer: usize,
+    /// Shapes and weights.
+    pub mixer: ShiftMixer<'a, D>,
+}
+
+/// Shapes and weights of a mixer of RWKV-7.
+#[derive(Debug)]
+pub enum ShiftMixer<'a, D: Device> {
+    /// A recurrence.
+    Time(&'a TimeMix, &'a TimeMixWeights<D>),
+    /// A perceptron.
+    Channel(&'a ChannelMix, &'a ChannelMixWeights<D>),
 }
 
 /// The head, which makes logits of rows: `softcap(scale · (x Wᵀ + b))`.
@@ -218,6 +239,18 @@ pub trait Ops: Device {
         &mut self,
         op: &ConvOp<'_, Self>,
         projected: &Self::Buf,
+        kv: &mut Self::Kv,
+        out: &mut Self::Buf,
+    );
+
+    /// A mixer whose inputs are mixtures of each row with the row before it in its sequence,
+    /// likewise: all but its last projection. The first layer writes its values to `first`, later
+    /// ones read them there. `x`: `[m, hidden]`, `first`: `[m, width]`, `out`: `[m, out_width]`.
+    fn shift(
+        &mut self,
+        op: &ShiftOp<'_, Self>,
+        x: &Self::Buf,
+        first: &mut Self::Buf,
         kv: &mut Self::Kv,
         out: &mut Self::Buf,
     );

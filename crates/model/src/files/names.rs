@@ -22,19 +22,31 @@ impl Naming {
     /// outside of layers.
     pub(crate) fn stems(self, part: Part, layer: usize) -> impl Iterator<Item = String> {
         let Self { outer, prefix, stored } = self;
-        stored.names(part).map(move |name| match part {
+        stored.names(part, layer).map(move |name| match part {
             Part::Head => format!("{outer}{name}"),
-            part if part.is_in_layer() => {
-                format!("{outer}{prefix}{}.{layer}.{name}", stored.layers)
-            }
+            part if part.is_in_layer() => format!("{}{name}", self.layer(layer)),
             _ => format!("{outer}{prefix}{name}"),
         })
+    }
+
+    /// Begins the names of all tensors of a layer of the file.
+    fn layer(self, layer: usize) -> String {
+        let Self { outer, prefix, stored } = self;
+        let number = if stored.halves.is_some() { layer / 2 } else { layer };
+        format!("{outer}{prefix}{}.{number}.", stored.layers)
+    }
+
+    /// Begins the names of all tensors of a layer and of no other layer.
+    pub(crate) fn own(self, layer: usize) -> String {
+        let begin = self.stored.halves.map_or("", |halves| halves.begin[layer % 2]);
+        format!("{}{begin}", self.layer(layer))
     }
 
     /// Whether a tensor of this name belongs to the text model.
     pub(crate) fn owns(self, name: &str) -> bool {
         let inner = name.strip_prefix(self.outer);
-        let is_head = |name: &str| self.stored.names(Part::Head).any(|head| name.starts_with(head));
+        let is_head =
+            |name: &str| self.stored.names(Part::Head, 0).any(|head| name.starts_with(head));
         inner.is_some_and(|name| name.starts_with(self.prefix) || is_head(name))
     }
 

@@ -15,6 +15,7 @@
 //! operations.
 
 mod absent;
+mod channel_mix;
 mod gqa;
 mod kind;
 mod linear;
@@ -25,6 +26,7 @@ mod parallel;
 mod recurrent;
 mod selective;
 mod short_conv;
+mod time_mix;
 mod with_experts;
 
 use std::marker::PhantomData;
@@ -37,6 +39,7 @@ use crate::parameters::Parameters;
 use pelton_base::Reach;
 
 pub use absent::{Absent, NoTensors, NoWeights};
+pub use channel_mix::{ChannelMix, ChannelMixWeights};
 pub use gqa::{Gqa, GqaWeights, QkNorm, Temperature};
 use kind::Stages;
 pub(crate) use kind::{Found, PlannedTensors};
@@ -52,6 +55,7 @@ pub use parallel::{Parallel, ParallelWeights};
 pub use recurrent::{Gate, Recurrent, RecurrentWeights, Rule, ValueHeads};
 pub use selective::{SelectionNorms, SelectiveScan, SelectiveWeights};
 pub use short_conv::{ShortConv, ShortConvWeights};
+pub use time_mix::{LowRank, TimeMix, TimeMixWeights};
 pub use with_experts::{WithExperts, WithExpertsWeights};
 
 /// A phase of the life of a layer.
@@ -198,6 +202,10 @@ kinds! {
         SelectiveScan(SelectiveScan),
         /// A short convolution between two gates (Liquid AI, 2025).
         ShortConv(ShortConv),
+        /// A recurrence whose removal keys are not those that are written (Peng et al., 2025).
+        TimeMix(TimeMix),
+        /// A perceptron whose input is mixed with the row before (Peng et al., 2025).
+        ChannelMix(ChannelMix),
         /// None: the layer has a channel mixer alone.
         Absent(Absent),
     }
@@ -227,6 +235,16 @@ pub type MixerWeights<B> = Mixer<Loaded<B>>;
 pub type MlpWeights<B> = Mlp<Loaded<B>>;
 
 impl Mixer {
+    /// Whether it mixes rows with the rows before them, and so reads its input as floats.
+    pub(crate) fn shifts_tokens(&self) -> bool {
+        matches!(self, Self::TimeMix(_) | Self::ChannelMix(_))
+    }
+
+    /// Whether it mixes in the values of the first layer.
+    pub(crate) fn reads_first_values(&self) -> bool {
+        matches!(self, Self::TimeMix(mix) if mix.residual_rank.is_some())
+    }
+
     /// Query heads.
     pub fn n_heads(&self) -> usize {
         each_mixer!(self, mixer => mixer.n_heads())

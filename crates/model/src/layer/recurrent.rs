@@ -297,6 +297,7 @@ impl MixerKind for Recurrent {
             key_dim,
             value_dim,
             is_selective,
+            has_removal_keys: false,
             has_channel_decays,
             channels,
             taps,

@@ -144,6 +144,7 @@ impl MixerKind for SelectiveScan {
             channels,
             taps,
             is_selective: true,
+            has_removal_keys: false,
             has_channel_decays: false,
         })
     }

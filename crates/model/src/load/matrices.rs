@@ -78,7 +78,7 @@ pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, Model
     let lookup = Lookup::new(files, &spec, 1);
     let plan = lookup.layer(layer, &spec.layers[layer])?;
     let naming = lookup.naming;
-    let prefix = format!("{}{}{}.{layer}.", naming.outer, naming.prefix, naming.stored.layers);
+    let prefix = naming.own(layer);
     let mut shape = LayerShape {
         prefix,
         matrices: Vec::new(),
@@ -128,7 +128,9 @@ pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, Model
             }
         }
         Mixer::Absent(_) => {}
-        mixer @ Mixer::Mla(_) => shape.add_unread(&Mixer::<Planned<'_>>::tensors(mixer).linears),
+        mixer @ (Mixer::Mla(_) | Mixer::TimeMix(_) | Mixer::ChannelMix(_)) => {
+            shape.add_unread(&Mixer::<Planned<'_>>::tensors(mixer).linears);
+        }
     }
     match &plan.mlp {
         Mlp::Gated(module) => {

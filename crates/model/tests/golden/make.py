@@ -3,7 +3,8 @@
     python crates/model/tests/golden/make.py [name ..]
 
 Without names every fixture is made anew, with names these alone. Run `share.py --whole` before, since
-fixtures share bytes, and `share.py` and `make_gguf.py` afterwards.
+fixtures share bytes, and `share.py` and `make_gguf.py` afterwards. `rwkv7.py` makes the fixture of
+RWKV-7, which transformers does not have.
 
 Each fixture is a folder:
 
@@ -810,7 +811,8 @@ def main():
         print(f"{name}: seed {seed}, margin {margin:.4f}, largest logit {largest:.2f}")
     if sys.argv[1:]:
         return
-    versions = dict(torch=torch.__version__, transformers=transformers.__version__)
+    versions = json.loads((HERE / "versions.json").read_text())
+    versions |= dict(torch=torch.__version__, transformers=transformers.__version__)
     (HERE / "versions.json").write_text(json.dumps(versions, indent=2) + "\n")
 
 

@@ -505,6 +505,20 @@ CASES |= {
             "leading_dense_block_count": 1,
         },
     ),
+    "rwkv7": (
+        "RWKV7",
+        {"rwkv"},
+        {
+            "attention.head_count": 0,
+            "attention.head_count_kv": None,
+            "context_length": 1 << 20,
+            "wkv.head_size": 16,
+            "attention.decay_lora_rank": 8,
+            "attention.iclr_lora_rank": 16,
+            "attention.value_residual_mix_lora_rank": 24,
+            "attention.gate_lora_rank": 32,
+        },
+    ),
     "mamba2": (
         "MAMBA2",
         {"mamba"},
@@ -520,6 +534,10 @@ CASES |= {
         },
     ),
 }
+
+
+# Projections to latents and from them, in RWKV-7.
+RANKED = {f"{letter}{i}" for letter in "wavg" for i in (1, 2)}
 
 
 def tiled(x, n_keys, n_values, axis=0):
@@ -590,6 +608,38 @@ def gemma4(state):
         # The factors of a router's input and output are the scales of matrices.
         name = name.replace(".router.scale", ".router.proj.scale")
         out[name.replace(".router.per_expert_scale", ".experts.down_proj.scale")] = x
+    return out
+
+
+def time_mixes(state):
+    """Tensors of RWKV-7, by the names from which converters derive theirs."""
+    parts = {"attn": "attention", "ffn": "feed_forward"}
+    parts |= {"attn_norm": "attention_norm", "ffn_norm": "ln2"}
+    ends = {"0.weight": "1", "2.weight": "2", "2.bias": "0"}
+    out = {}
+    for name, x in state.items():
+        words = name.split(".")
+        if words[1] != "layers":
+            out[name] = x
+            continue
+        words[3] = parts.get(words[3], words[3])
+        if words[4] == "x_g":
+            mixes = [state[name.replace("x_g", f"x_{letter}")] for letter in "rwkvag"]
+            out[f"blk.{words[2]}.time_mix_lerp_fused.weight"] = np.stack(mixes)
+            continue
+        if words[3] == "attention" and words[4].startswith("x_"):
+            continue
+        if words[4].endswith("_lora"):
+            words[4:] = [words[4][0] + ends[".".join(words[6:])]]
+        words[4] = "ln_x" if words[4] == "g_norm" else words[4]
+        words += [] if words[-1] in ("weight", "bias") else ["weight"]
+        name, x = ".".join(words), x.squeeze()
+        if words[4] == "r_k":
+            x = x.flatten()
+        if words[2] == "0" and words[4] in ("a0", "a1", "a2"):
+            # Readers look for what the first layer does not have, and leave it alone.
+            out[name.replace(f".{words[4]}.", f".v{words[4][1]}.")] = x
+        out[name] = x
     return out
 
 
@@ -730,6 +780,8 @@ def main():
             state = recurrences(state, orders, keys)
         if "gemma4" in orders:
             state = gemma4(state)
+        if "rwkv" in orders:
+            state = time_mixes(state)
         if any("experts" in order for order in orders):
             state = stack_experts(state, orders)
         state = convert(state, orders, n_heads, n_kv_heads)
@@ -740,7 +792,8 @@ def main():
         heads = {key: keys.pop(f"attention.{key}") for key in ("head_count", "head_count_kv") if f"attention.{key}" in keys}
         usual_ffn = field("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size", default=4 * hidden)
         ffn = keys.pop("feed_forward_length", usual_ffn)
-        writer.add_context_length(field("max_position_embeddings", "model_max_length", "n_positions", default=2048))
+        context = field("max_position_embeddings", "model_max_length", "n_positions", default=2048)
+        writer.add_context_length(keys.pop("context_length", context))
         writer.add_embedding_length(hidden)
         writer.add_block_count(keys.pop("block_count", n_layers))
         if ffn is not None:
@@ -748,14 +801,15 @@ def main():
         writer.add_head_count(heads.get("head_count", n_heads))
         if (n := heads.get("head_count_kv", n_kv_heads)) is not None:
             writer.add_head_count_kv(n)
-        if head_dim != hidden // n_heads and arch not in ("DEEPSEEK2", "MINICPM3", "MAMBA2", "KIMI_LINEAR"):
+        without = ("DEEPSEEK2", "MINICPM3", "MAMBA2", "KIMI_LINEAR", "RWKV7")
+        if head_dim != hidden // n_heads and arch not in without:
             writer.add_key_length(head_dim)
             writer.add_value_length(head_dim)
         rms_eps = [key for key in ("rms_norm_eps", "norm_eps", "layer_norm_epsilon") if key in config]
         if rms_eps and (rms_eps == ["rms_norm_eps"] or orders & {"delta", "mamba", "selective"}):
             writer.add_layer_norm_rms_eps(config[rms_eps[0]])
         else:
-            writer.add_layer_norm_eps(1e-5)
+            writer.add_layer_norm_eps(config[rms_eps[0]] if "rwkv" in orders else 1e-5)
         if config.get("rope_parameters"):
             rope = config["rope_parameters"]
             writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
@@ -792,6 +846,8 @@ def main():
             stem, suffix = key.rsplit(".", 1)
             gguf_name = names.get_name(stem) or names.get_name(stem.removeprefix("transformer."))
             gguf_name = gguf_name or usual.get_name(stem)
+            # Some names no checkpoint has.
+            gguf_name = gguf_name or (stem if stem.startswith("blk.") else None)
             assert gguf_name, key
             if checkpoint.dtype(x) == "U8":
                 recipe.mxfp4(f"{gguf_name}.{suffix}", x[..., 1:], x[..., 0])
@@ -799,7 +855,9 @@ def main():
             is_router = "ffn_gate_inp" in gguf_name
             x = x.squeeze() if is_router else x
             is_vector = gguf_name.endswith(("ssm_a", "ssm_d", "conv1d", "shortconv.conv"))
-            is_vector = is_vector or "ssm_conv1d" in gguf_name
+            is_vector = is_vector or "ssm_conv1d" in gguf_name or "lerp" in gguf_name
+            # Latents are few, and stay as they are.
+            is_vector = is_vector or gguf_name.rsplit("_", 1)[-1] in RANKED
             wide = is_router or is_vector or x.ndim < 2 or "_norm" in gguf_name
             written = gguf_name if gguf_name.endswith(("ssm_a", "ssm_d")) else f"{gguf_name}.{suffix}"
             recipe.tensor(written, x, folded(key, orders), wide)

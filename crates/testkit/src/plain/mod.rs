@@ -12,6 +12,7 @@
 //! experts.rs     routers and mixtures
 //! recurrent.rs   convolutions and recurrences over states
 //! selective.rs   selective scans over states
+//! shift.rs       the mixers of RWKV-7
 //! ```
 //!
 //! Sums are in f64 and rounded once. Nothing here aims at speed.
@@ -21,6 +22,7 @@ mod experts;
 mod ops;
 mod recurrent;
 mod selective;
+mod shift;
 
 use std::io::{Error, ErrorKind};
 use std::ops::Range;

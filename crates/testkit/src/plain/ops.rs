@@ -3,13 +3,13 @@
 use pelton_base::TokenId;
 use pelton_model::arch::{Act, Mlp};
 use pelton_model::device::{
-    AttentionOp, ConvOp, Head, LatentOp, RecurrentOp, SelectiveOp, StepRows,
+    AttentionOp, ConvOp, Head, LatentOp, RecurrentOp, SelectiveOp, ShiftOp, StepRows,
 };
 use pelton_model::layer::{Linear, MlpWeights, Norm, TwoLayers};
 use pelton_model::rope::RopeTable;
 use pelton_model::{GreedyRows, Ops};
 
-use super::{Matrix, PlainDevice, PlainKv, Rows, recurrent, selective};
+use super::{Matrix, PlainDevice, PlainKv, Rows, recurrent, selective, shift};
 
 /// `x / sqrt(mean(x²) + eps) · weight` (Zhang and Sennrich, 2019).
 pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
@@ -239,6 +239,17 @@ impl Ops for PlainDevice {
         out: &mut Rows,
     ) {
         recurrent::short_conv(op, projected, &mut kv.states, out);
+    }
+
+    fn shift(
+        &mut self,
+        op: &ShiftOp<'_, Self>,
+        x: &Rows,
+        first: &mut Rows,
+        kv: &mut PlainKv,
+        out: &mut Rows,
+    ) {
+        shift::shift(op, x, first, &mut kv.states, out);
     }
 
     fn linear(&mut self, _rows: StepRows<'_>, weights: &Linear<Self>, x: &Rows, out: &mut Rows) {

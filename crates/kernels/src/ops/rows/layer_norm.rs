@@ -32,7 +32,7 @@ pub(super) type Normalize = unsafe fn(&[f32], [f32; 2], [&[f32]; 2], &mut [f32])
 
 /// Mean, and `1 / sqrt(variance + eps)`, of one row.
 #[inline(always)]
-fn moments<S: Simd>(s: S, x: &[f32], eps: f32) -> [f32; 2] {
+pub(crate) fn moments<S: Simd>(s: S, x: &[f32], eps: f32) -> [f32; 2] {
     let (blocks, tail) = x.as_chunks::<LANES>();
     let mut sum = s.splat(0.0);
     for block in blocks {
@@ -57,7 +57,7 @@ fn moments<S: Simd>(s: S, x: &[f32], eps: f32) -> [f32; 2] {
 
 /// `out = (x - mean) · r · weight + bias`, of equal lengths.
 #[inline(always)]
-fn normalize<S: Simd>(
+pub(crate) fn normalize<S: Simd>(
     s: S,
     x: &[f32],
     [mean, r]: [f32; 2],

@@ -37,6 +37,7 @@ use crate::Cpu;
 pub use decay::DecayParams;
 pub use gated_norm::{GateOrder, GatedNorm};
 pub use heads::HeadSlices;
+pub(crate) use layer_norm::{moments, normalize};
 pub use norm::HeadLayout;
 pub use rope::RopeLayout;
 pub use route::Chosen;

@@ -30,12 +30,15 @@ const ZEROS: [f32; COLUMNS] = [0.0; COLUMNS];
 /// Weights of a convolution over time.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvWeights<'a> {
-    /// `[taps][channels]`, the last tap being the row's own.
+    /// `[n_filters][taps][channels]`, the last tap being the row's own.
     pub weights: &'a [f32],
     /// `[channels]`.
     pub bias: Option<&'a [f32]>,
     /// Taps; at most 16.
     pub taps: usize,
+    /// Convolutions of the same inputs; one, unless a row is mixed with the one before it in
+    /// several ways (the token shift of RWKV, with two taps).
+    pub n_filters: usize,
 }
 
 impl ConvWeights<'_> {
@@ -45,10 +48,11 @@ impl ConvWeights<'_> {
     ///
     /// When there are no taps or more than 16, or the sizes disagree.
     fn channels(&self) -> usize {
-        let Self { weights, bias, taps } = *self;
+        let Self { weights, bias, taps, n_filters } = *self;
         assert!((1..=MAX_TAPS).contains(&taps), "invariant: at most {MAX_TAPS} taps, not {taps}");
-        assert!(weights.len().is_multiple_of(taps), "invariant: whole channels");
-        let channels = weights.len() / taps;
+        assert!(n_filters > 0, "invariant: at least one convolution");
+        assert!(weights.len().is_multiple_of(n_filters * taps), "invariant: whole channels");
+        let channels = weights.len() / (n_filters * taps);
         let is_whole = bias.is_none_or(|bias| bias.len() == channels);
         assert!(is_whole, "invariant: a bias per channel");
         channels
@@ -115,6 +119,8 @@ shells! { pub(super) mod row_shells = row(task: &Row<'_>, out: &mut [f32]) }
 struct Step<'a> {
     table: &'static Table,
     input: &'a ConvInput<'a>,
+    /// Rows of the output of one convolution.
+    n_out_rows: usize,
     layer: StateLayer,
     places: Places,
     lane_stride: usize,
@@ -144,7 +150,7 @@ impl Cpu {
     ///
     /// # Shapes
     ///
-    /// `input.x`: rows of `channels`; `out`: `[m, channels]`.
+    /// `input.x`: rows of `channels`; `out`: `[n_filters, m, channels]`.
     ///
     /// # Panics
     ///
@@ -163,11 +169,15 @@ impl Cpu {
         assert_eq!(own, asked, "invariant: channels and taps are those of the layer");
         let channels = sizes.channels;
         assert!(channels > 0, "invariant: a convolution has channels");
-        assert!(out.len().is_multiple_of(channels), "invariant: whole rows of out");
-        check(input.sequences, store, out.len() / channels);
+        let n_filters = input.weights.n_filters;
+        let is_whole = out.len().is_multiple_of(n_filters * channels);
+        assert!(is_whole, "invariant: whole rows of out");
+        let n_out_rows = out.len() / (n_filters * channels);
+        check(input.sequences, store, n_out_rows);
         let step = Step {
             table: self.kernels.state,
             input,
+            n_out_rows,
             layer: sizes,
             places,
             lane_stride: store.lane_stride(),
@@ -193,11 +203,19 @@ impl Cpu {
 impl Step<'_> {
     /// All rows of a stretch of channels of one sequence.
     fn columns(&self, sequence: &StateSeq<'_>, columns: std::ops::Range<usize>) {
+        for filter in 0..self.input.weights.n_filters {
+            self.filter(sequence, filter, columns.clone());
+        }
+        self.keep(sequence, &columns);
+    }
+
+    /// One convolution of all rows of a stretch of channels of one sequence.
+    fn filter(&self, sequence: &StateSeq<'_>, filter: usize, columns: std::ops::Range<usize>) {
         let weights = self.input.weights;
         let (taps, channels) = (weights.taps, self.layer.channels);
         let mut of_taps: [&[f32]; MAX_TAPS] = [&[]; MAX_TAPS];
         for (j, of_tap) in of_taps[..taps].iter_mut().enumerate() {
-            *of_tap = &weights.weights[j * channels..][columns.clone()];
+            *of_tap = &weights.weights[(filter * taps + j) * channels..][columns.clone()];
         }
         for row in 0..sequence.rows.len() {
             let mut inputs: [&[f32]; MAX_TAPS] = [&[]; MAX_TAPS];
@@ -210,7 +228,7 @@ impl Step<'_> {
                 bias: weights.bias.map(|bias| &bias[columns.clone()]),
                 has_silu: self.input.has_silu,
             };
-            let at = (sequence.rows.start + row) * channels;
+            let at = (filter * self.n_out_rows + sequence.rows.start + row) * channels;
             // SAFETY: a stretch of channels of a sequence belongs to one tile; the kernels of a
             // `Cpu` are available on this machine.
             unsafe {
@@ -218,7 +236,6 @@ impl Step<'_> {
                 (self.table.conv)(&task, out);
             }
         }
-        self.keep(sequence, &columns);
     }
 
     /// Calls `f` with the inputs of a row and of the `taps - 1` before it, and how far back each is.

@@ -20,6 +20,8 @@
 //! | [`scan`], [`input`] | the recurrence: how a step is shared by the team |
 //! | [`dots`], [`project`], [`solve`] | its kernels |
 //! | [`selective`] | the recurrence with a decay per channel and element of its state |
+//! | [`wkv`], [`wkv_row`] | the recurrence with removal keys of its own (RWKV-7) |
+//! | [`replay`] | where recurrences that go row by row begin, and what they keep |
 //!
 //! **Canonical order.** It depends on the positions of a row and of its chunk alone:
 //!
@@ -64,6 +66,7 @@ mod conv;
 mod dots;
 mod input;
 mod project;
+mod replay;
 mod scan;
 mod selective;
 mod sequence;
@@ -72,6 +75,8 @@ mod solve;
 mod store;
 #[cfg(test)]
 mod tests;
+mod wkv;
+mod wkv_row;
 
 pub use conv::{ConvInput, ConvWeights};
 pub use input::{Decays, HeadOrder, ScanInput, ScanShape};
@@ -79,6 +84,7 @@ pub use selective::SelectiveInput;
 pub use sequence::StateSeq;
 pub use shape::{StateLayer, StateShape};
 pub use store::StateStore;
+pub use wkv::{WkvInput, WkvWeights};
 
 /// Positions per chunk of a recurrent layer: part of the canonical order, not a tuning knob.
 pub const CHUNK: usize = 64;
@@ -96,6 +102,9 @@ pub(crate) struct Table {
     conv: unsafe fn(&conv::Row<'_>, &mut [f32]),
     softplus: unsafe fn(&[f32], &mut [f32]),
     selective: unsafe fn(&selective::Row<'_>, &mut [f32], &mut [f32]),
+    wkv_prepare: unsafe fn(&wkv_row::Raw<'_>, &mut [f32]),
+    wkv_advance: unsafe fn(&wkv_row::Advance<'_>, &mut [f32], &mut [f32]),
+    wkv_finish: unsafe fn(&wkv_row::Finish<'_>, &mut [f32]),
 }
 
 macro_rules! table {
@@ -109,6 +118,9 @@ macro_rules! table {
             conv: conv::row_shells::$shell,
             softplus: selective::softplus_shells::$shell,
             selective: selective::row_shells::$shell,
+            wkv_prepare: wkv_row::prepare_shells::$shell,
+            wkv_advance: wkv_row::advance_shells::$shell,
+            wkv_finish: wkv_row::finish_shells::$shell,
         };
     };
 }

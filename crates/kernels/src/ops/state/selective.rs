@@ -8,20 +8,9 @@
 //! out[t][c]  = (skip[c] · x[t][c] + y[t][c]) · silu(gate[t][c])
 //! ```
 //!
-//! No product of matrices covers a chunk of such rows, so rows are computed one after the other, and
-//! this recurrence is the canonical order. Lanes are channels. What a lane of a sequence keeps allows
-//! to take rows back and to go on without computing the chunk anew:
-//!
-//! ```text
-//! positions   border ..................... first_position ...
-//!             |-- x, step and key of each row --|- new rows
-//! states      ^ at the border      ^ running: the rows before this are in it
-//! ```
-//!
-//! A step begins with the running state, takes in the rows that it lacks, and keeps it anew after its
-//! first row, which is a token that was sampled. Drafts after that row are in no state, so rejecting
-//! them is overwriting their rows. Where rows that the running state has are overwritten it is void,
-//! and the step begins at the border.
+//! No product of matrices covers a chunk of such rows, so rows are computed one after the other,
+//! and this recurrence is the canonical order. Lanes are channels. A lane of a sequence keeps x,
+//! step and key of each row of its open chunk, and a running state, see [`replay`](super::replay).
 //!
 //! A decoding row reads and writes the running state once; it is `state_dim` exponentials per channel.
 
@@ -29,11 +18,12 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::conv::load;
+use super::replay::{Recurrence, Replay};
 use super::scan::with_memory;
-use super::sequence::{ancestors, check};
+use super::sequence::check;
 use super::shape::{Places, StateLayer};
 use super::store::Snapshots;
-use super::{CHUNK, StateSeq, StateStore, Table};
+use super::{StateSeq, StateStore, Table};
 use crate::Cpu;
 use crate::ops::kv::StridedRows;
 use crate::simd::math::{exp, softplus, times_sigmoid};
@@ -241,8 +231,6 @@ struct Tile<'a, 's> {
     step: &'a Step<'a>,
     sequence: &'a StateSeq<'a>,
     columns: Range<usize>,
-    /// The state behind the last row, `[vector][state_dim][16]`.
-    now: &'s mut [f32],
     /// As the states lie.
     rates: &'s [f32],
     /// Key of a row of the open chunk.
@@ -256,17 +244,28 @@ impl Step<'_> {
             return;
         }
         let n = self.input.state_dim;
-        let n_state = columns.len().next_multiple_of(LANES) * n;
+        let n_vectors = columns.len().div_ceil(LANES);
+        let n_state = n_vectors * LANES * n;
+        let lane = sequence.lane * self.lane_stride;
+        let (first, n_running) = (columns.start * n, n_vectors * (n + 1) * LANES);
+        let state = lane + self.places.matrix.start + first;
+        let running = lane + self.places.running.start + columns.start * (n + 1);
+        let replay = Replay {
+            store: &self.store,
+            snapshots: self.snapshots,
+            sequence,
+            state: state..state + n_state,
+            running: running..running + n_running,
+            first,
+            n_vector: n * LANES,
+        };
         with_memory(&FLOATS, 3 * n_state + n, 0.0, |memory| {
             let (now, rest) = memory.split_at_mut(n_state);
             let (base, rest) = rest.split_at_mut(n_state);
             let (rates, key) = rest.split_at_mut(n_state);
             self.read_rates(&columns, rates);
-            let mut tile = Tile { step: self, sequence, columns, now, rates, key };
-            tile.begin();
-            for chunk in 0..sequence.n_spans() {
-                tile.chunk(chunk, base);
-            }
+            let mut tile = Tile { step: self, sequence, columns, rates, key };
+            replay.run(&mut tile, now, base);
         });
     }
 
@@ -285,77 +284,27 @@ impl Step<'_> {
     }
 }
 
-impl Tile<'_, '_> {
-    /// Begins behind the last row before the step.
-    fn begin(&mut self) {
-        let open = self.sequence.first_position - self.sequence.border;
-        let n_vector = self.now.len() / self.n_vectors();
-        // SAFETY: a stretch of channels of a lane belongs to one tile.
-        let (running, state) = unsafe {
-            let store = &self.step.store;
-            (store.shared(self.running()), store.shared(self.state()))
+impl Recurrence for Tile<'_, '_> {
+    fn take_in(&mut self, slot: usize, new: Option<usize>, state: &mut [f32]) {
+        let Step { input, table, lane_stride, ref places, ref store, .. } = *self.step;
+        // SAFETY: a stretch of channels of a lane belongs to one tile, which writes no row
+        // meanwhile; keys are written when all tiles are done.
+        let (x, steps, keys) = unsafe {
+            let start = self.sequence.lane * lane_stride + places.keys.start;
+            let keys = store.shared(start..start + places.keys.len());
+            (store.shared(self.slot_of_x(slot)), store.shared(self.slot_of_step(slot)), keys)
         };
-        // One number for all vectors of a tile: they are kept together.
-        let n_rows = running[0] as usize;
-        let n_done = if n_rows > open { 0 } else { n_rows };
-        if n_done > 0 {
-            let kept = running.chunks_exact(n_vector + LANES);
-            for (now, kept) in self.now.chunks_exact_mut(n_vector).zip(kept) {
-                now.copy_from_slice(&kept[LANES..]);
-            }
-        } else if self.sequence.border == 0 {
-            self.now.fill(0.0);
-        } else {
-            self.now.copy_from_slice(state);
+        match new {
+            Some(row) => self.key.copy_from_slice(input.keys.row(row, input.state_dim)),
+            None => (self.key.iter_mut().enumerate())
+                .for_each(|(n, key)| *key = keys[key_place(slot, n, input.state_dim)]),
         }
-        for slot in n_done..open {
-            self.take_in(slot, None);
-        }
+        let task = Row { x, steps, keys: self.key, rates: self.rates, read: None };
+        // SAFETY: the kernels of a `Cpu` are available on this machine.
+        unsafe { (table.selective)(&task, state, &mut []) };
     }
 
-    /// The rows of a chunk, and the state behind it where the step goes on; `base` is scratch.
-    fn chunk(&mut self, chunk: usize, base: &mut [f32]) {
-        let span = self.sequence.span(chunk);
-        let is_open = !span.is_folded;
-        if is_open && span.rows.start > self.sequence.rows.start {
-            // The rows behind the border are taken in by the next step.
-            self.keep(0);
-        }
-        if self.sequence.tree.is_some() {
-            base.copy_from_slice(self.now);
-        }
-        for (i, row) in span.rows.clone().enumerate() {
-            if let Some(parents) = self.sequence.tree
-                && parents[i] != (i as u32).wrapping_sub(1)
-            {
-                self.now.copy_from_slice(base);
-                let mut path = [0; CHUNK];
-                for node in ancestors(parents, i, &mut path) {
-                    let node = usize::from(*node);
-                    self.take_in(span.first_slot + node, Some(span.rows.start + node));
-                }
-            }
-            self.row(row, is_open.then_some(span.first_slot + i));
-            if is_open && row == self.sequence.rows.start {
-                self.keep(span.first_slot + i + 1);
-            }
-        }
-        if span.is_folded {
-            // SAFETY: a stretch of channels of a lane belongs to one tile.
-            unsafe { self.step.store.part(self.state()) }.copy_from_slice(self.now);
-            if let Some(snapshot) = span.save {
-                // The matrix is the first part of a layer in a snapshot.
-                let at = self.step.snapshots.start(snapshot as usize) + self.first();
-                // SAFETY: no two sequences of a step save to one snapshot, and a stretch of channels
-                // belongs to one tile.
-                let out = unsafe { self.step.store.part(at..at + self.now.len()) };
-                out.copy_from_slice(self.now);
-            }
-        }
-    }
-
-    /// Computes a row of the step, and writes it to its slot of the open chunk if it has one.
-    fn row(&mut self, row: usize, slot: Option<usize>) {
+    fn compute(&mut self, row: usize, slot: Option<usize>, state: &mut [f32]) {
         let Step { input, table, channels, .. } = *self.step;
         let own = self.columns.clone();
         let x = &input.x.row(row, channels)[own.clone()];
@@ -382,67 +331,12 @@ impl Tile<'_, '_> {
         // available on this machine.
         unsafe {
             let out = self.step.out.part(at + own.start..at + own.end);
-            (table.selective)(&task, self.now, out);
+            (table.selective)(&task, state, out);
         }
     }
+}
 
-    /// Moves the state over a row of the open chunk, whose key is that of the row `new` of the step
-    /// where it is one.
-    fn take_in(&mut self, slot: usize, new: Option<usize>) {
-        let Step { input, table, lane_stride, ref places, ref store, .. } = *self.step;
-        // SAFETY: a stretch of channels of a lane belongs to one tile, which writes no row meanwhile;
-        // keys are written when all tiles are done.
-        let (x, steps, keys) = unsafe {
-            let start = self.sequence.lane * lane_stride + places.keys.start;
-            let keys = store.shared(start..start + places.keys.len());
-            (store.shared(self.slot_of_x(slot)), store.shared(self.slot_of_step(slot)), keys)
-        };
-        match new {
-            Some(row) => self.key.copy_from_slice(input.keys.row(row, input.state_dim)),
-            None => (self.key.iter_mut().enumerate())
-                .for_each(|(n, key)| *key = keys[key_place(slot, n, input.state_dim)]),
-        }
-        let task = Row { x, steps, keys: self.key, rates: self.rates, read: None };
-        // SAFETY: the kernels of a `Cpu` are available on this machine.
-        unsafe { (table.selective)(&task, self.now, &mut []) };
-    }
-
-    /// Keeps the state at hand as the running one, with the first `n_rows` rows of the open chunk.
-    fn keep(&mut self, n_rows: usize) {
-        let n_vector = self.now.len() / self.n_vectors();
-        // SAFETY: a stretch of channels of a lane belongs to one tile.
-        let kept = unsafe { self.step.store.part(self.running()) };
-        let kept = kept.chunks_exact_mut(n_vector + LANES);
-        for (now, kept) in self.now.chunks_exact(n_vector).zip(kept) {
-            kept[0] = n_rows as f32;
-            kept[LANES..].copy_from_slice(now);
-        }
-    }
-
-    fn n_vectors(&self) -> usize {
-        self.columns.len().div_ceil(LANES)
-    }
-
-    /// First float of the tile within the states of a layer.
-    fn first(&self) -> usize {
-        self.columns.start * self.step.input.state_dim
-    }
-
-    /// Where the state at the border of the lane is.
-    fn state(&self) -> Range<usize> {
-        let start = self.sequence.lane * self.step.lane_stride + self.step.places.matrix.start;
-        let at = start + self.first();
-        at..at + self.now.len()
-    }
-
-    /// Where the running state is: of each vector the number of rows in it, and the state.
-    fn running(&self) -> Range<usize> {
-        let start = self.sequence.lane * self.step.lane_stride + self.step.places.running.start;
-        let n = self.step.input.state_dim + 1;
-        let at = start + self.columns.start * n;
-        at..at + self.n_vectors() * n * LANES
-    }
-
+impl Tile<'_, '_> {
     fn slot_of_x(&self, slot: usize) -> Range<usize> {
         self.in_slot(self.step.places.updates.start, slot)
     }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::CHUNK;
+use super::wkv_row::PARTS;
 use crate::simd::LANES;
 
 /// Sizes of the state of one recurrent layer, all in `f32`.
@@ -24,6 +25,10 @@ pub struct StateLayer {
     /// Whether every element of the matrix has a decay of its own (Mamba 1): the one head of values
     /// is the channels, and a lane keeps a running state beside that of its border.
     pub is_selective: bool,
+    /// Whether what is taken out of the state has a key of its own (RWKV-7), so that rows are
+    /// computed one after the other: the value heads are as many as the key heads, and a lane keeps
+    /// a running state.
+    pub has_removal_keys: bool,
     /// Whether each element of a key has a decay of its own instead; the value heads are then as many
     /// as the key heads.
     pub has_channel_decays: bool,
@@ -59,12 +64,13 @@ pub(super) struct Places {
     /// As `keys`: running sums of the log decays of each element of a key; empty where a head has
     /// one decay.
     pub(super) sums: Range<usize>,
-    /// `[value head][CHUNK][value_dim in whole vectors]`.
+    /// `[value head][CHUNK][value_dim in whole vectors]`; with removal keys the prepared rows,
+    /// `[head][CHUNK][5][value_dim in whole vectors]`.
     pub(super) updates: Range<usize>,
     /// `[value head][CHUNK]`, or the steps of channels, `[CHUNK][channels in whole vectors]`.
     pub(super) decays: Range<usize>,
-    /// Of selective layers alone: of each vector of channels how many rows of the open chunk are in
-    /// its running state, and that state. `[vector][1 + key_dim][16]`.
+    /// Of layers that go row by row alone: of each vector of values how many rows of the open chunk
+    /// are in its running state, and that state. `[head][vector][1 + key_dim][16]`.
     pub(super) running: Range<usize>,
 }
 
@@ -84,6 +90,11 @@ impl StateLayer {
         self.value_dim().next_multiple_of(LANES)
     }
 
+    /// Floats of a row of a head in `updates`.
+    pub(super) fn update_floats(&self) -> usize {
+        self.padded_dim() * if self.has_removal_keys { PARTS } else { 1 }
+    }
+
     /// Asserts that heads, keys and values divide each other as they must.
     fn check(&self) {
         assert!(self.channels == 0 || self.taps > 0, "invariant: a convolution has taps");
@@ -99,7 +110,7 @@ impl StateLayer {
         let is_whole = self.key_width > 0 && self.key_width.is_multiple_of(self.key_dim());
         assert!(is_whole, "invariant: keys are whole heads");
         let is_paired = self.key_width == n_heads * self.key_dim();
-        let may_fade = is_paired || !self.has_channel_decays;
+        let may_fade = is_paired || !(self.has_channel_decays || self.has_removal_keys);
         assert!(may_fade, "invariant: a key head for each value head with decays by channel");
     }
 
@@ -114,9 +125,16 @@ impl StateLayer {
             from..from + n.unwrap_or(0)
         };
         let n_heads = if self.matrix == 0 { 0 } else { self.n_heads };
-        let key_width = if self.matrix == 0 { 0 } else { self.key_width };
+        let has_keys = self.matrix > 0 && !self.has_removal_keys;
+        let key_width = if has_keys { self.key_width } else { 0 };
         let padded = self.padded_dim();
         let is_selective = self.is_selective && self.matrix > 0;
+        let goes_by_row = self.matrix > 0 && (self.is_selective || self.has_removal_keys);
+        let n_decays = match self.has_removal_keys {
+            true => 0,
+            false if is_selective => padded,
+            false => 1,
+        };
         let sum_width = if self.has_channel_decays { key_width } else { 0 };
         Places {
             matrix: place([n_heads, self.key_dim(), padded]),
@@ -124,9 +142,9 @@ impl StateLayer {
             raw: place([CHUNK, self.channels, 1]),
             keys: place([CHUNK, key_width, 1]),
             sums: place([CHUNK, sum_width, 1]),
-            updates: place([n_heads, CHUNK, padded]),
-            decays: place([n_heads, CHUNK, if is_selective { padded } else { 1 }]),
-            running: place([if is_selective { padded } else { 0 }, self.key_dim() + 1, 1]),
+            updates: place([n_heads, CHUNK, self.update_floats()]),
+            decays: place([n_heads, CHUNK, n_decays]),
+            running: place([if goes_by_row { n_heads * padded } else { 0 }, self.key_dim() + 1, 1]),
         }
     }
 }

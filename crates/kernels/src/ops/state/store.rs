@@ -226,13 +226,15 @@ fn move_row(sizes: &StateLayer, places: &Places, lane: &mut [f32], from: usize, 
             keys[place(to, key)] = keys[place(from, key)];
         }
     }
-    let padded = sizes.padded_dim();
+    let n = sizes.update_floats();
     let updates = &mut lane[places.updates.clone()];
-    for head in updates.chunks_exact_mut((CHUNK * padded).max(1)) {
-        head.copy_within(from * padded..(from + 1) * padded, to * padded);
+    for head in updates.chunks_exact_mut((CHUNK * n).max(1)) {
+        head.copy_within(from * n..(from + 1) * n, to * n);
     }
     if sizes.is_selective {
-        lane[places.decays.clone()].copy_within(from * padded..(from + 1) * padded, to * padded);
+        lane[places.decays.clone()].copy_within(from * n..(from + 1) * n, to * n);
+    }
+    if sizes.is_selective || sizes.has_removal_keys {
         if from != to {
             keep_running(sizes, places, lane, to);
         }

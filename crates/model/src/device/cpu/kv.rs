@@ -72,6 +72,7 @@ pub(super) fn state_shape(
         update_width: layer.value_width(),
         n_heads: layer.n_value_heads,
         is_selective: layer.is_selective,
+        has_removal_keys: layer.has_removal_keys,
         has_channel_decays: layer.has_channel_decays,
     };
     pelton_kernels::StateShape { layers: layers.iter().map(layer).collect(), n_lanes, n_snapshots }

@@ -4,7 +4,8 @@
 //! ```text
 //! mod.rs       what a Device holds       linear.rs    products
 //! ops.rs       operations of layers      latent.rs    latent attention      experts.rs    mixtures
-//! sequences.rs sequences, block tables and lanes    recurrent.rs, selective.rs recurrences    kv.rs pages and states
+//! sequences.rs sequences, block tables and lanes    kv.rs    pages and states
+//! recurrent.rs, selective.rs, shift.rs              recurrences
 //! ```
 //!
 //! Intermediate results that nothing else reads stay in scratch rows that are reused by every layer
@@ -20,6 +21,7 @@ mod ops;
 mod recurrent;
 mod selective;
 mod sequences;
+mod shift;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -47,6 +49,7 @@ use linear::{Input, read_by};
 use recurrent::Recurrence;
 use selective::Selection;
 use sequences::Sequences;
+use shift::Shift;
 
 /// Runs decoders on the CPU.
 #[derive(Debug)]
@@ -66,6 +69,8 @@ pub struct CpuDevice {
     recurrent: Recurrence,
     /// Scratch of selective scans.
     selection: Selection,
+    /// Scratch of mixers that mix rows with the rows before them.
+    shift: Shift,
     /// `[m, rotary_dim]` for each rotary embedding: cosines and sines of this step's positions.
     cos_sin: Vec<Vec<f32>>,
     /// Largest logit of each row that needs no logits.
@@ -96,6 +101,7 @@ impl CpuDevice {
             beside: Beside::new(),
             recurrent: Recurrence::new(),
             selection: Selection::new(),
+            shift: Shift::new(),
             cos_sin: Vec::new(),
             largest: Vec::new(),
             sequences: Sequences::default(),

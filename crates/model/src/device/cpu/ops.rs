@@ -11,7 +11,8 @@ use super::linear::{handed_to, in_forms, multiply, read_by};
 use super::{CpuDevice, CpuKv};
 use crate::arch::{Act, Gqa, Mlp, QkNorm};
 use crate::device::{
-    AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp, StepRows,
+    AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp, ShiftOp,
+    StepRows,
 };
 use crate::layer::{Linear, MlpWeights, Norm, TwoLayers};
 use crate::rope::RopeTable;
@@ -287,6 +288,21 @@ impl Ops for CpuDevice {
         let out = out.floats_mut(projected.n_rows());
         sequences.with_lanes(&op.rows, |sequences| {
             recurrent.convolve(cpu, op, sequences, (projected.floats(), &mut kv.states), out);
+        });
+    }
+
+    fn shift(
+        &mut self,
+        op: &ShiftOp<'_, Self>,
+        x: &Activations,
+        first: &mut Activations,
+        kv: &mut CpuKv,
+        out: &mut Activations,
+    ) {
+        let Self { cpu, input, sequences, shift, .. } = self;
+        sequences.with_lanes(&op.rows, |sequences| {
+            let rows = (x, &mut kv.states);
+            shift.compute((cpu, input), op, sequences, [first, out], rows);
         });
     }
 

@@ -154,7 +154,7 @@ impl Recurrence {
             return cpu.activate(Act::Silu, &self.mixed, &mut self.activated);
         };
         let bias = weights.conv_bias.as_deref();
-        let weights = ConvWeights { weights: taps, bias, taps: spec.taps };
+        let weights = ConvWeights { weights: taps, bias, taps: spec.taps, n_filters: 1 };
         let input = ConvInput { x, weights, has_silu: true, sequences };
         cpu.conv_rows(states, layer, &input, &mut self.mixed);
     }
@@ -249,7 +249,8 @@ impl Recurrence {
             gated.iter_mut().zip(products).for_each(|(gated, (b, u))| *gated = b * u);
         }
         let bias = op.weights.conv_bias.as_deref();
-        let weights = ConvWeights { weights: &op.weights.conv, bias, taps: op.conv.taps };
+        let (weights, taps) = (&op.weights.conv, op.conv.taps);
+        let weights = ConvWeights { weights, bias, taps, n_filters: 1 };
         let x = StridedRows::dense(&self.scanned, n);
         let input = ConvInput { x, weights, has_silu: false, sequences };
         cpu.conv_rows(states, op.layer, &input, out);

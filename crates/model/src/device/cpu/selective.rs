@@ -49,7 +49,7 @@ impl Selection {
         let m = projected.len() / (2 * n);
         let part = |offset| StridedRows { data: projected, stride: 2 * n, offset };
         let bias = weights.conv_bias.as_deref();
-        let conv = ConvWeights { weights: &weights.conv, bias, taps: spec.taps };
+        let conv = ConvWeights { weights: &weights.conv, bias, taps: spec.taps, n_filters: 1 };
         let input = ConvInput { x: part(0), weights: conv, has_silu: true, sequences };
         self.convolved.reset(n, Forms::F32);
         cpu.conv_rows(states, layer, &input, self.convolved.floats_mut(m));

@@ -21,6 +21,8 @@ pub(super) fn write(spec: &ArchSpec, is_kv_up_split: bool, keys: &mut Keys) {
         | Mixer::SelectiveScan(_)
         | Mixer::Recurrent(_)
         | Mixer::ShortConv(_)
+        | Mixer::TimeMix(_)
+        | Mixer::ChannelMix(_)
         | Mixer::Absent(_) => {}
     }
 }

@@ -35,6 +35,11 @@ impl Mixers {
             let one = || Some(Value::from(1));
             return Ok(Self { n_heads: one(), n_kv_heads: one(), ffn: one(), kinds: None });
         }
+        if source.name == "rwkv7" {
+            // Heads are those of states, and files say 0.
+            let one = || Some(Value::from(1));
+            return Ok(Self { n_heads: one(), n_kv_heads: one(), ..Self::default() });
+        }
         let Some(recurrent) = arch.layer_kinds.first() else { return Ok(Self::default()) };
         let n_blocks = get("block_count").count(limits::MODEL_LAYERS)?;
         let heads_field = get("attention.head_count_kv");
@@ -149,6 +154,7 @@ impl Mixers {
             }
             "falcon-h1" => tell_falcon_h1(source, &has, &mut tell)?,
             "mamba" | "jamba" => tell_selective(source, &has, &mut tell)?,
+            "rwkv7" => tell_rwkv(source, &has, &mut tell)?,
             "lfm2" | "lfm2moe" => {
                 tell(
                     "conv_L_cache",
@@ -239,6 +245,31 @@ fn tell_selective(
         tell("expert_layer_period", Value::from(1));
         tell("expert_layer_offset", Value::from(0));
     }
+    Ok(())
+}
+
+/// Heads and latents of RWKV-7; the norm of a head's output has what all models were trained with.
+fn tell_rwkv(
+    source: &Source<'_>,
+    has: &dyn Fn(&str) -> bool,
+    tell: &mut dyn FnMut(&str, Value),
+) -> Result<(), ConfigError> {
+    for (name, key, most) in [
+        ("head_dim", "wkv.head_size", limits::STATE_HEAD_DIM),
+        ("decay_low_rank_dim", "attention.decay_lora_rank", limits::MODEL_WIDTH),
+        ("a_low_rank_dim", "attention.iclr_lora_rank", limits::MODEL_WIDTH),
+        ("v_low_rank_dim", "attention.value_residual_mix_lora_rank", limits::MODEL_WIDTH),
+        ("gate_low_rank_dim", "attention.gate_lora_rank", limits::MODEL_WIDTH),
+    ] {
+        tell(name, Value::from(source.get(key).count(most)?));
+    }
+    let (size, width) = (source.get("wkv.head_size"), source.get("embedding_length"));
+    let width = width.count(limits::MODEL_WIDTH)?;
+    if !width.is_multiple_of(size.count(limits::STATE_HEAD_DIM)?) {
+        return Err(size.error(format!("a divisor of the width {width}")));
+    }
+    tell("norm_bias", Value::from(has("attn_norm.bias")));
+    tell("head_norm_eps_is_fixed", Value::from(true));
     Ok(())
 }
 

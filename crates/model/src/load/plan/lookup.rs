@@ -68,6 +68,12 @@ impl<'a, 's> Lookup<'a, 's> {
                 && tensors.names().iter().any(|name| name.starts_with(&module)))
     }
 
+    /// Whether the checkpoint has a vector of this part, whose name may lack its last word.
+    pub(crate) fn has_vector(&self, name: Name, layer: usize) -> bool {
+        let stem = self.stem(name, layer);
+        self.files.tensors().get(&stem).is_some() || self.has(&stem)
+    }
+
     pub(crate) fn find(&self, name: &str, shape: &[usize]) -> Result<TensorView<'a>, ModelError> {
         self.find_as(name, shape, None)
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::wkv::Wkv;
 use crate::ops::state::CHUNK;
 use crate::testing::{Random, bits};
 use crate::{
@@ -31,6 +32,8 @@ pub(super) struct Case {
     pub(super) beta: Vec<Vec<f32>>,
     /// Further inputs of a selective scan; `None` for a scan of matrices.
     pub(super) selective: Option<Selective>,
+    /// Further inputs of the recurrence of RWKV-7.
+    pub(super) wkv: Option<Wkv>,
 }
 
 /// Inputs and weights of a selective scan.
@@ -41,6 +44,22 @@ pub(super) struct Selective {
     /// `[state_dim][channels]`.
     pub(super) rates: Vec<f32>,
     pub(super) skip: Vec<f32>,
+}
+
+/// Rows of a step with a margin around each.
+pub(super) struct Rows {
+    data: Vec<f32>,
+    stride: usize,
+}
+
+impl Rows {
+    pub(super) fn new(data: Vec<f32>, width: usize) -> Self {
+        Self { data, stride: width + MARGIN[0] + MARGIN[1] }
+    }
+
+    pub(super) fn view(&self) -> StridedRows<'_> {
+        StridedRows { data: &self.data, stride: self.stride, offset: MARGIN[0] }
+    }
 }
 
 /// `heads` are key heads, value heads, key dimension and value dimension.
@@ -81,8 +100,23 @@ impl Case {
         let taps = 4;
         let (weights, bias) = (random.normals(channels * taps), Some(random.normals(channels)));
         let has_silu = true;
-        let selective = None;
-        Self { shape, taps, channels, has_silu, weights, bias, q, k, v, x, decay, beta, selective }
+        let (selective, wkv) = (None, None);
+        Self {
+            shape,
+            taps,
+            channels,
+            has_silu,
+            weights,
+            bias,
+            q,
+            k,
+            v,
+            x,
+            decay,
+            beta,
+            selective,
+            wkv,
+        }
     }
 
     /// A selective scan over `channels` with `state_dim` elements each.
@@ -116,6 +150,7 @@ impl Case {
             update_width: self.shape.value_width(),
             n_heads: self.shape.n_value_heads,
             is_selective: self.selective.is_some(),
+            has_removal_keys: self.wkv.is_some(),
             has_channel_decays: self.shape.decays == Decays::PerChannel,
         };
         let layers = vec![layer; 2];
@@ -133,15 +168,13 @@ impl Case {
         parts: &mut [Part<'_>],
     ) -> Vec<Vec<Vec<u32>>> {
         let tokens: Vec<usize> = parts.iter().flat_map(|part| part.tokens.to_vec()).collect();
-        let gather = |rows: &[Vec<f32>]| -> Vec<f32> {
+        let gather = |rows: &[Vec<f32>]| -> Rows {
             let padded = |token: &usize| {
                 [&[f32::NAN; MARGIN[0]][..], &rows[*token], &[f32::NAN; MARGIN[1]]].concat()
             };
-            tokens.iter().flat_map(padded).collect()
+            let width = rows.first().map_or(1, Vec::len);
+            Rows::new(tokens.iter().flat_map(padded).collect(), width)
         };
-        fn rows(data: &[f32], width: usize) -> StridedRows<'_> {
-            StridedRows { data, stride: width + MARGIN[0] + MARGIN[1], offset: MARGIN[0] }
-        }
         let flat = |rows: &[Vec<f32>]| -> Vec<f32> {
             tokens.iter().flat_map(|token| rows[*token].clone()).collect()
         };
@@ -154,18 +187,19 @@ impl Case {
             row += part.tokens.len();
         }
         let (shape, sequences) = (self.shape, &sequences[..]);
-        let (k, q) = (rows(&k, shape.key_width()), rows(&q, shape.key_width()));
-        let v = rows(&v, shape.value_width());
+        let (k, q, v) = (k.view(), q.view(), v.view());
         let mut scanned = vec![f32::NAN; row * shape.value_width()];
-        if let Some(Selective { steps, gates, rates, skip }) = &self.selective {
+        if let Some(wkv) = &self.wkv {
+            wkv.step((cpu, store), self, &gather, sequences, &mut scanned);
+        } else if let Some(Selective { steps, gates, rates, skip }) = &self.selective {
             let (steps, gates) = (gather(steps), gather(gates));
             let input = SelectiveInput {
                 state_dim: shape.key_dim,
                 x: v,
-                steps: rows(&steps, shape.value_dim),
+                steps: steps.view(),
                 keys: k,
                 queries: q,
-                gates: rows(&gates, shape.value_dim),
+                gates: gates.view(),
                 rates,
                 skip,
                 sequences,
@@ -178,8 +212,8 @@ impl Case {
         let tap = |j: usize| self.weights.chunks_exact(self.taps).map(move |channel| channel[j]);
         let by_tap: Vec<f32> = (0..self.taps).flat_map(tap).collect();
         let bias = self.bias.as_deref();
-        let weights = ConvWeights { weights: &by_tap, bias, taps: self.taps };
-        let (x, has_silu) = (rows(&x, self.channels), self.has_silu);
+        let weights = ConvWeights { weights: &by_tap, bias, taps: self.taps, n_filters: 1 };
+        let (x, has_silu) = (x.view(), self.has_silu);
         let input = ConvInput { x, weights, has_silu, sequences };
         let mut convolved = vec![f32::NAN; row * self.channels];
         cpu.conv_rows(store, 1, &input, &mut convolved);

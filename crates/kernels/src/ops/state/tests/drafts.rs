@@ -31,6 +31,7 @@ fn a_row_of_a_tree_has_the_bits_of_its_path_as_a_chain_and_the_path_goes_on() {
         let scanned = [shape(heads, true), shape(heads, false), fading([2, 2, 24, 20], true)];
         let mut cases = Vec::from(scanned.map(|of_case| Case::new(&mut random, n, of_case)));
         cases.push(Case::selective(&mut random, n, [70, 6]));
+        cases.push(Case::wkv(&mut random, n, [2, 20], n_committed % 2 == 0));
         for case in cases {
             let n_drafts = (64 - n_committed % 64).min(1 + random.below(30));
             let tree = any_tree(&mut random, n_drafts);
@@ -78,6 +79,8 @@ fn rejected_drafts_leave_no_trace() {
     reject(&mut random, &scan);
     let selective = Case::selective(&mut random, 200, [70, 6]);
     reject(&mut random, &selective);
+    let wkv = Case::wkv(&mut random, 200, [2, 20], true);
+    reject(&mut random, &wkv);
 }
 
 fn reject(random: &mut Random, case: &Case) {
@@ -106,7 +109,11 @@ fn reject(random: &mut Random, case: &Case) {
 #[test]
 fn rows_are_taken_back_and_lanes_begin_anew_however_far_the_running_state_is() {
     let mut random = Random::new(222);
-    let case = Case::selective(&mut random, 120, [70, 6]);
+    take_back(&Case::selective(&mut random, 120, [70, 6]));
+    take_back(&Case::wkv(&mut random, 120, [2, 20], true));
+}
+
+fn take_back(case: &Case) {
     let one_by_one: Vec<usize> = (1..=40).collect();
     for cpu in row_cpus() {
         let (mut store, mut seq) = (case.store(1, 0), Seq::new(0));

@@ -8,6 +8,7 @@ fn a_sequence_goes_on_from_a_snapshot_of_any_border() {
     let mut random = Random::new(210);
     go_on_from_snapshots(&Case::new(&mut random, 300, shape([2, 4, 16, 21], true)));
     go_on_from_snapshots(&Case::selective(&mut random, 300, [70, 6]));
+    go_on_from_snapshots(&Case::wkv(&mut random, 300, [2, 20], true));
 }
 
 fn go_on_from_snapshots(case: &Case) {
@@ -59,6 +60,7 @@ fn a_fork_goes_on_as_its_original_does() {
     for n in [1, 63, 64, 65, 100, 128] {
         go_on_from_a_fork(&Case::new(&mut random, 260, shape([1, 2, 24, 16], true)), n);
         go_on_from_a_fork(&Case::selective(&mut random, 260, [70, 6]), n);
+        go_on_from_a_fork(&Case::wkv(&mut random, 260, [2, 20], true), n);
     }
 }
 

@@ -4,11 +4,12 @@ mod case;
 mod drafts;
 mod lanes;
 mod speed;
+mod wkv;
 
 use case::{Case, Part, Seq, fading, shape, tokens};
 
 use crate::ops::state::ScanShape;
-use crate::testing::{Random, row_cpus};
+use crate::testing::{Random, bits, row_cpus};
 use crate::{
     ConvInput, ConvWeights, Cpu, HeadOrder, Kernels, StateLayer, StateSeq, StateShape, StateStore,
 };
@@ -97,18 +98,60 @@ fn every_cut_of_a_selective_scan_on_every_instruction_set_and_team_gives_the_sam
 #[test]
 fn a_decoding_row_moves_the_state_on_by_itself_alone() {
     let mut random = Random::new(208);
-    let case = Case::selective(&mut random, 40, [40, 4]);
-    let cpu = &row_cpus()[0];
-    let (mut store, mut seq) = (case.store(1, 0), Seq::new(0));
-    let all = tokens(0..40);
-    let cuts: Vec<usize> = (1..=39).collect();
-    case.run(cpu, &mut store, &mut seq, &all, &cuts);
-    // What the open chunk holds of earlier rows is not read again.
-    let (_, places) = store.layer(1);
-    store.floats_mut()[places.updates.clone()].fill(f32::NAN);
-    let last = case.run(cpu, &mut store, &mut seq, &all[39..], &[1]);
-    let whole = case.whole(cpu, &all);
-    assert!(last[0][case.channels..] == whole[39][case.channels..]);
+    let cases =
+        [Case::selective(&mut random, 40, [40, 4]), Case::wkv(&mut random, 40, [2, 20], true)];
+    for case in cases {
+        let cpu = &row_cpus()[0];
+        let (mut store, mut seq) = (case.store(1, 0), Seq::new(0));
+        let all = tokens(0..40);
+        let cuts: Vec<usize> = (1..=39).collect();
+        case.run(cpu, &mut store, &mut seq, &all, &cuts);
+        // What the open chunk holds of earlier rows is not read again.
+        let (_, places) = store.layer(1);
+        store.floats_mut()[places.updates.clone()].fill(f32::NAN);
+        let last = case.run(cpu, &mut store, &mut seq, &all[39..], &[1]);
+        let whole = case.whole(cpu, &all);
+        assert!(last[0][case.channels..] == whole[39][case.channels..]);
+    }
+}
+
+#[test]
+fn several_convolutions_of_the_same_inputs_have_the_bits_of_each_alone() {
+    let layer = StateLayer { channels: 20, taps: 2, ..StateLayer::default() };
+    let mut random = Random::new(209);
+    let (x, weights) = (random.normals(150 * 20), random.normals(3 * 2 * 20));
+    for cpu in row_cpus() {
+        let run = |weights: &[f32], n_filters: usize, cuts: &[usize]| -> Vec<u32> {
+            let shape = StateShape { layers: vec![layer], n_lanes: 1, n_snapshots: 0 };
+            let (mut store, mut start) = (StateStore::new(shape), 0);
+            let mut outs = vec![Vec::new(); n_filters];
+            for &end in cuts {
+                let sequence = StateSeq {
+                    rows: 0..end - start,
+                    first_position: start,
+                    lane: 0,
+                    border: start.saturating_sub(1) / 64 * 64,
+                    saves: &[],
+                    tree: None,
+                };
+                let x = StridedRows::dense(&x[start * 20..end * 20], 20);
+                let weights = ConvWeights { weights, bias: None, taps: 2, n_filters };
+                let sequences = &[sequence][..];
+                let input = ConvInput { x, weights, has_silu: false, sequences };
+                let mut out = vec![0.0; n_filters * (end - start) * 20];
+                cpu.conv_rows(&mut store, 0, &input, &mut out);
+                let parts = out.chunks((end - start) * 20);
+                outs.iter_mut().zip(parts).for_each(|(all, out)| all.extend(bits(out)));
+                start = end;
+            }
+            outs.concat()
+        };
+        let alone: Vec<u32> =
+            weights.chunks(40).flat_map(|weights| run(weights, 1, &[150])).collect();
+        for cuts in [&[150][..], &[64, 65, 150], &[10, 128, 129, 150]] {
+            assert!(run(&weights, 3, cuts) == alone, "{} at {cuts:?}", cpu.kernels.name);
+        }
+    }
 }
 
 #[test]
@@ -210,6 +253,7 @@ fn a_sequence_has_the_same_bits_in_any_batch() {
     let scanned = [shape([1, 4, 24, 16], true), shape(heads, true), fading(heads, true)];
     let mut cases = Vec::from(scanned.map(|of_case| Case::new(&mut random, 600, of_case)));
     cases.push(Case::selective(&mut random, 600, [70, 8]));
+    cases.push(Case::wkv(&mut random, 600, [3, 20], true));
     for case in cases {
         let lists = [tokens(0..170), tokens(170..300), tokens(300..301), tokens(301..600)];
         let expected = lists.each_ref().map(|list| case.whole(&row_cpus()[0], list));
@@ -266,6 +310,7 @@ fn hostile_rows_harm_no_other_sequence_and_no_earlier_row() {
     let mut random = Random::new(204);
     hostile_rows(Case::new(&mut random, 160, shape([1, 2, 16, 20], true)));
     hostile_rows(Case::selective(&mut random, 160, [70, 4]));
+    hostile_rows(Case::wkv(&mut random, 160, [2, 20], true));
 }
 
 fn hostile_rows(mut case: Case) {
@@ -297,7 +342,7 @@ fn a_layer_with_a_convolution_alone_keeps_its_inputs() {
     let shape = StateShape { layers: vec![layer], n_lanes: 1, n_snapshots: 0 };
     let mut store = StateStore::new(shape);
     let by_tap = [100.0, 10.0, 1.0].map(|w| [w; 5]).concat();
-    let weights = ConvWeights { weights: &by_tap, bias: None, taps: 3 };
+    let weights = ConvWeights { weights: &by_tap, bias: None, taps: 3, n_filters: 1 };
     let cpu = Cpu::with(Kernels::best(), 1);
     for position in 0..200_usize {
         let x = [position as f32; 5];

@@ -35,6 +35,7 @@ fn measure(cpu: &Cpu, shape: ScanShape, n_rows: usize, open: usize) -> f64 {
         update_width: shape.value_width(),
         n_heads: shape.n_value_heads,
         is_selective: false,
+        has_removal_keys: false,
         has_channel_decays: shape.decays == Decays::PerChannel,
     };
     // States larger than the caches together, one after the other.
