@@ -170,11 +170,14 @@ mod tests {
                     "kv_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 8,
                     "v_head_dim": 16, "num_experts": {n_experts}, "num_experts_per_tok": 2,
                     "n_group": 2, "topk_group": 1, "hybrid_override_pattern": "ME",
-                    "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_ssm": 128}}"#
+                    "decay_low_rank_dim": 8, "a_low_rank_dim": 8, "v_low_rank_dim": 8,
+                    "gate_low_rank_dim": 8, "mamba_n_heads": 8, "mamba_d_head": 16,
+                    "mamba_d_ssm": 128}}"#
             );
             let config = parse_config(text.as_bytes()).expect("well-formed");
             let spec = (arch.spec)(&config).expect(name);
-            assert_eq!(spec.layers.len(), 2, "{name}");
+            let n_layers = if arch.hf.halves.is_some() { 4 } else { 2 };
+            assert_eq!(spec.layers.len(), n_layers, "{name}");
             for layer in &spec.layers {
                 let kept = layer.mixer.kept();
                 let n_kv_heads = kept.pages.map_or(1, |heads| heads.n);

@@ -15,9 +15,9 @@
 //! out[t]        = (norm(y[t]) + (Σ_d r[t][d] · key[t][d] · bonus[d]) · value[t]) ∘ gate[t]
 //! ```
 //!
-//! A head of 64 x 64 is 16 KiB, which stays in the first-level cache while the rows of a step go
-//! over it: five operations per element and row. That is a hundredth of what the matrices of the
-//! layer take, so rows are computed one after the other, and this recurrence is the canonical
+//! A head of 64 x 64 is 16 KiB, which stays in the first-level cache while the rows of a step go over
+//! it: five operations per element and row, where the matrices of a layer of width 2,048 take about
+//! 80 times as many. So rows are computed one after the other, and this recurrence is the canonical
 //! order. Lanes are values. A lane of a sequence keeps the prepared rows of its open chunk, and a
 //! running state, see [`replay`](super::replay).
 //!
