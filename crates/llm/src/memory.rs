@@ -237,8 +237,7 @@ mod tests {
     fn block() -> KvFootprint {
         use pelton_model::{KvHeads, KvShape};
         let heads = KvHeads { n: 1, key_dim: 16, value_dim: 16, values_in_keys: false };
-        let shape =
-            KvShape {
+        let shape = KvShape {
             n_layers: 1,
             n_blocks: 1,
             block_size: 16,

@@ -41,9 +41,8 @@ const UNSTEADY_BOUND: f32 = 0.12;
 
 fn is_unsteady(golden: &Golden) -> bool {
     let spec = golden.files().spec().expect("a spec");
-    let is_unsteady = |layer: &LayerSpec| {
-        layer.mlp.experts().is_some() || matches!(layer.mixer, Mixer::Mla(_))
-    };
+    let is_unsteady =
+        |layer: &LayerSpec| layer.mlp.experts().is_some() || matches!(layer.mixer, Mixer::Mla(_));
     spec.layers.iter().any(is_unsteady)
 }
 

@@ -138,7 +138,8 @@ fn tables_of_another_width_are_refused_with_both_shapes() {
     let golden = golden("gemma4");
     let file = golden.folder().join("config.json");
     let text = std::fs::read_to_string(&file).expect("config");
-    let narrower = text.replace("\"hidden_size_per_layer_input\": 8", "\"hidden_size_per_layer_input\": 6");
+    let narrower =
+        text.replace("\"hidden_size_per_layer_input\": 8", "\"hidden_size_per_layer_input\": 6");
     assert_ne!(text, narrower);
     std::fs::write(&file, narrower).expect("config");
     let files = ModelFiles::open(golden.folder()).expect("a config");

@@ -202,9 +202,10 @@ impl RankSizes {
 /// See [`RankSizes::received_elements`].
 fn received(spec: &ArchSpec, split: Split, n_ranks: usize) -> f64 {
     let others = (n_ranks - 1) as f64 / n_ranks as f64;
-    let widths = spec.layers.iter().map(|layer| {
-        layer.mixer.out_width() + 2 * spec.hidden_size + layer.mlp.hidden_width()
-    });
+    let widths = spec
+        .layers
+        .iter()
+        .map(|layer| layer.mixer.out_width() + 2 * spec.hidden_size + layer.mlp.hidden_width());
     let elsewhere = spec.layers.iter().filter_map(|layer| layer.mlp.experts()).map(|moe| {
         let n = moe.router.n_experts;
         moe.router.top_k as f64 * (n - n / n_ranks) as f64 / n as f64

@@ -82,7 +82,10 @@ impl LayerSpec {
         [
             mixes_rows && pre_norm && (layer > 0 || ends.first_norm),
             mixes_rows && post_norm,
-            mixes_channels && pre_norm && !self.mlp.reads_stream() && residual != Residual::ParallelOneNorm,
+            mixes_channels
+                && pre_norm
+                && !self.mlp.reads_stream()
+                && residual != Residual::ParallelOneNorm,
             mixes_channels && post_norm,
         ]
     }

@@ -418,11 +418,10 @@ impl<D: Ops> Decoder<D> {
 
     /// Every matrix that a token passes through, the head included.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &D::Weight> {
-        let layers =
-            self.weights.layers.iter().flat_map(|layer| {
-                let mixers = layer.attention.matrices().into_iter().chain(layer.mlp.matrices());
-                mixers.chain(layer.tail())
-            });
+        let layers = self.weights.layers.iter().flat_map(|layer| {
+            let mixers = layer.attention.matrices().into_iter().chain(layer.mlp.matrices());
+            mixers.chain(layer.tail())
+        });
         let projection = self.weights.inputs.iter().flat_map(|own| own.projection.weights());
         layers.chain(self.head()).chain(projection)
     }

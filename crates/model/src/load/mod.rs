@@ -28,7 +28,7 @@ mod turned;
 mod walk;
 
 pub use cache::PackedCache;
-pub use matrices::{FoldNorm, LayerMatrix, LayerShape, StoredRows, layer_shape};
+pub use matrices::{FoldNorm, LayerMatrix, LayerShape, StoredRows, layer_shape, outer_modules};
 
 use pelton_quant::Compute;
 use pelton_tensor::KvDtype;

@@ -6,9 +6,7 @@ use pelton_quant::{Compute, QuantError, dequantize_tensor};
 use pelton_tensor::TensorView;
 
 use super::cache::Cache;
-use super::plan::{
-    Factors, InputPlan, InputsPlan, LayerPlan, LinearPlan, NormPlan, Part, Plan,
-};
+use super::plan::{Factors, InputPlan, InputsPlan, LayerPlan, LinearPlan, NormPlan, Part, Plan};
 use super::{
     InputWeights, InputsWeights, LayerWeights, LoadOptions, LoadProgress, Weights, quantization,
 };
@@ -66,10 +64,7 @@ impl<B: Device> Packer<'_, B> {
     }
 
     /// Vectors of tokens for each layer.
-    pub(super) fn inputs(
-        &mut self,
-        plan: &InputsPlan<'_>,
-    ) -> Result<InputsWeights<B>, ModelError> {
+    pub(super) fn inputs(&mut self, plan: &InputsPlan<'_>) -> Result<InputsWeights<B>, ModelError> {
         let eps = self.spec.norm_eps;
         Ok(InputsWeights {
             table: self.matrix(&plan.table)?,

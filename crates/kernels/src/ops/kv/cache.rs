@@ -157,7 +157,11 @@ impl KvCache {
         if let Some(KvPart { nth, n_kv_heads, key_dim, value_dim }) = part {
             shape = KvShape { n_kv_heads, key_dim, value_dim, gap: 0, ..shape };
             let own = shape.block_elements();
-            assert!((nth + 1) * own <= stride, "invariant: {} blocks in {stride} elements", nth + 1);
+            assert!(
+                (nth + 1) * own <= stride,
+                "invariant: {} blocks in {stride} elements",
+                nth + 1
+            );
             shape.gap = stride - own;
             elements.start = (elements.start + nth * own).min(elements.end);
         }

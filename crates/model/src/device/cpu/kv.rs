@@ -28,8 +28,8 @@ impl CpuKv {
     pub(super) fn layer(&self, KvPlace { layer, nth, heads }: KvPlace) -> KvLayer {
         let shape = self.pages.shape();
         let (n_kv_heads, key_dim, value_dim) = (heads.n, heads.key_dim, heads.value_dim);
-        let is_widest = (n_kv_heads, key_dim, value_dim)
-            == (shape.n_kv_heads, shape.key_dim, shape.value_dim);
+        let is_widest =
+            (n_kv_heads, key_dim, value_dim) == (shape.n_kv_heads, shape.key_dim, shape.value_dim);
         let part = KvPart { nth, n_kv_heads, key_dim, value_dim };
         KvLayer { layer, part: (!is_widest).then_some(part) }
     }
