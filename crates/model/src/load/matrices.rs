@@ -149,7 +149,7 @@ pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, Model
             shape.add_unread(&Mlp::<Planned<'_>>::tensors(mlp).linears)
         }
     }
-    // What the last projections of a layer read is not told.
+    // The inputs of a layer's last projections are not told.
     shape.add_unread(&plan.tail.tensors().linears);
     if let Residual::OfNorms { .. } = spec.layers[layer].wiring.residual {
         // The stream reads these norms as well as the mixers.

@@ -129,7 +129,7 @@ pub(crate) struct InputsWeights<B: Device> {
     pub(crate) table: B::Weight,
     /// `[n_layers * width, hidden]`.
     pub(crate) projection: Linear<B>,
-    /// Of what is projected for one layer.
+    /// Norm of what is projected for one layer.
     pub(crate) norm: Norm<B>,
 }
 

@@ -14,7 +14,7 @@ pub(crate) struct InputsPlan<'a> {
     pub(crate) table: Part<'a>,
     /// `[n_layers * width, hidden]`.
     pub(crate) projection: LinearPlan<'a>,
-    /// Of what is projected for one layer, `[width]`.
+    /// Norm of what is projected for one layer, `[width]`.
     pub(crate) norm: NormPlan<'a>,
 }
 
