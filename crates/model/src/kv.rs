@@ -54,7 +54,7 @@ pub struct NarrowKv {
 pub struct KvPlace {
     /// The place.
     pub layer: usize,
-    /// Which of the layers that share the place it is; 0 where none do.
+    /// Index among the layers that share the place; 0 where none do.
     pub nth: usize,
     /// Keys and values of a token.
     pub heads: KvHeads,

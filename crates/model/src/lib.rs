@@ -61,7 +61,7 @@ pub use kv::{KvFootprint, KvPlace, KvShape, NarrowKv, SwapStore};
 pub use layer::KvHeads;
 pub use load::{
     FoldNorm, LayerMatrix, LayerShape, LoadOptions, LoadProgress, PackedCache, StoredRows, check,
-    layer_shape, load, stored_bytes,
+    layer_shape, load, outer_modules, stored_bytes,
 };
 pub use outline::ModelOutline;
 pub use parameters::{MatrixRole, MatrixShape, Parameters};

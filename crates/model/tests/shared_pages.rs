@@ -134,17 +134,33 @@ fn nonsense_is_refused_by_the_name_of_its_field() {
 }
 
 #[test]
-fn tables_of_another_width_are_refused_with_both_shapes() {
-    let golden = golden("gemma4");
-    let file = golden.folder().join("config.json");
-    let text = std::fs::read_to_string(&file).expect("config");
-    let narrower =
-        text.replace("\"hidden_size_per_layer_input\": 8", "\"hidden_size_per_layer_input\": 6");
-    assert_ne!(text, narrower);
-    std::fs::write(&file, narrower).expect("config");
-    let files = ModelFiles::open(golden.folder()).expect("a config");
-    let error = check(&files).expect_err("another width").to_string();
-    for part in ["embed_tokens_per_layer", "[256, 30]", "[256, 40]"] {
-        assert!(error.contains(part), "`{part}` is not in: {error}");
+fn tables_of_another_shape_are_refused_with_both_shapes() {
+    for (from, to, tensor, shapes) in [
+        (
+            "\"hidden_size_per_layer_input\": 8",
+            "6",
+            "per_layer_model_projection",
+            [[30, 32], [40, 32]],
+        ),
+        (
+            "\"vocab_size_per_layer_input\": 256",
+            "300",
+            "embed_tokens_per_layer",
+            [[300, 40], [256, 40]],
+        ),
+    ] {
+        let golden = golden("gemma4");
+        let file = golden.folder().join("config.json");
+        let text = std::fs::read_to_string(&file).expect("config");
+        let (field, _) = from.split_once(' ').expect("a value");
+        let other = text.replace(from, &format!("{field} {to}"));
+        assert_ne!(text, other);
+        std::fs::write(&file, other).expect("config");
+        let files = ModelFiles::open(golden.folder()).expect("a config");
+        let error = check(&files).expect_err("another shape").to_string();
+        assert!(error.contains(tensor), "{error}");
+        for shape in shapes {
+            assert!(error.contains(&format!("{shape:?}")), "{error}");
+        }
     }
 }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use half::f16;
 use pelton_base::limits;
-use pelton_model::{LayerShape, ModelError, ModelFiles};
+use pelton_model::{LayerShape, ModelError, ModelFiles, outer_modules};
 use pelton_quant::checkpoint::{Scheme, WrittenTensor};
 use pelton_quant::dequantize_tensor;
 use pelton_tensor::{DType, Safetensors, TensorSource, TensorView, write_safetensors};
@@ -292,7 +292,7 @@ impl Folder {
         let mut object = parsed.map_err(|error| {
             QuantizeError::io(&config)(std::io::Error::other(error.to_string()))
         })?;
-        let scheme = options.config(&self.plain(files), bits);
+        let scheme = options.config(&self.plain(files)?, bits);
         object.insert("quantization_config".to_owned(), scheme.clone());
         self.write("config.json", &Value::Object(object))?;
         match options.method {
@@ -303,8 +303,8 @@ impl Folder {
         }
     }
 
-    /// Matrices of layers that stay as they are.
-    fn plain(&self, files: &ModelFiles) -> Vec<String> {
+    /// Matrices that stay as they are, the head left out.
+    fn plain(&self, files: &ModelFiles) -> Result<Vec<String>> {
         let tensors = files.tensors();
         let is_plain = |name: &&str| {
             let module = name.strip_suffix(".weight").unwrap_or_default();
@@ -314,7 +314,8 @@ impl Folder {
                 && !self.modules.iter().flatten().any(|own| own == module)
         };
         let names = tensors.names().into_iter().filter(is_plain);
-        names.map(|name| name.trim_end_matches(".weight").to_owned()).collect()
+        let in_layers = names.map(|name| name.trim_end_matches(".weight").to_owned());
+        Ok(in_layers.chain(outer_modules(files)?).collect())
     }
 
     fn write(&self, name: &str, value: &Value) -> Result<()> {

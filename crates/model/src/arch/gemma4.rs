@@ -88,7 +88,7 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
 fn set_heads(spec: &mut ArchSpec, cfg: &HfConfig) -> Result<(), ConfigError> {
     let values_are_keys = cfg.flag("attention_k_eq_v", false)?;
     let (head_dim, n_kv_heads) = global_heads(spec, cfg, values_are_keys)?;
-    // What the reference has where the config says nothing.
+    // Defaults of the reference, for configs that say nothing.
     let is_said = cfg.field("rope_parameters").non_null().is_some() || cfg.local_rope.is_some();
     let usual = |theta, scaling| RopeSpec { theta, scaling, ..cfg.rope.clone() };
     let global = match is_said {

@@ -64,7 +64,7 @@ impl ArchSpec {
         n_wide + narrow.map_or(0, |narrow| n_narrow.div_ceil(narrow.n_per_place))
     }
 
-    /// Of each layer where it finds its memory: within its memory group the widest layers come first.
+    /// The place of each layer's memory; within a memory group the widest layers come first.
     pub(crate) fn memory_places(&self) -> Vec<MemoryPlace> {
         let (widest, narrow) = self.kv_sizes();
         let n_per_place = narrow.map_or(1, |narrow| narrow.n_per_place);
@@ -112,7 +112,7 @@ impl ArchSpec {
         self.n_places(self.layers.iter().map(|layer| &layer.mixer))
     }
 
-    /// Of each layer the part of a place that its attention reads; 0 where it has none.
+    /// Part of a place that the attention of each layer reads; 0 where a layer has none.
     pub fn kv_shares(&self) -> Vec<f64> {
         let share = |heads: KvHeads| 1.0 / self.n_per_place(heads) as f64;
         let layers = self.layers.iter().map(|layer| layer.mixer.read_heads());

@@ -14,9 +14,9 @@ pub(super) struct InputRows<D: Ops> {
     spec: LayerInputs,
     /// The vectors of all layers, `[m, n_layers * width]`.
     all: D::Buf,
-    /// Those of the rows that go on in the last layer; before that, what is projected.
+    /// Vectors of the rows that go on in the last layer; before that, projections of embeddings.
     spare: D::Buf,
-    /// What is projected, normed.
+    /// Normed projections.
     normed: D::Buf,
     /// A layer's gates, `[m, width]`.
     gate: D::Buf,

@@ -52,7 +52,7 @@ pub struct Decoder<D: Ops> {
     spec: ArchSpec,
     kv_dtype: KvDtype,
     ropes: Vec<RopeTable>,
-    /// Of each layer where it finds its memory.
+    /// The place of each layer's memory.
     places: Vec<MemoryPlace>,
     weights: Weights<D>,
     device: D,

@@ -47,7 +47,7 @@ pub(super) struct Pass<'p, D: Ops> {
 pub(super) struct Layer<'p, D: Ops> {
     pub(super) spec: &'p LayerSpec,
     pub(super) weights: &'p LayerWeights<D>,
-    /// Which of the layers it is.
+    /// Index of the layer.
     pub(super) idx: usize,
     /// Where its keys and values lie, or those that it reads, and its state.
     pub(super) place: MemoryPlace,

@@ -34,11 +34,11 @@ pub struct WithExpertsWeights<B: Device> {
     pub mlp: TwoLayers<B>,
     /// The experts.
     pub experts: MoeWeights<B>,
-    /// Of what the perceptron reads, and of what it gives.
+    /// Norms of the perceptron's input and output.
     pub mlp_norms: [Norm<B>; 2],
-    /// Of what the experts read, and of what they give together.
+    /// Norms of the experts' input and of their sum.
     pub expert_norms: [Norm<B>; 2],
-    /// Of what the router reads; its weight has the factor `1 / sqrt(hidden)`.
+    /// Norm of the router's input; its weight has the factor `1 / sqrt(hidden)`.
     pub router_norm: Norm<B>,
 }
 

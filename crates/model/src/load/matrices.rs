@@ -1,7 +1,7 @@
 //! The matrices of a layer by the names of their modules, and what they read: for quantizers.
 
 use super::{LinearPlan, Lookup, NormPlan, Part};
-use crate::arch::{Mixer, Mlp, Residual};
+use crate::arch::{Mixer, Mlp, Part as Name, Residual};
 use crate::decoder::Reads;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
@@ -151,7 +151,7 @@ pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, Model
             shape.add_unread(&Mlp::<Planned<'_>>::tensors(mlp).linears)
         }
     }
-    // What the last projections of a layer read is not told.
+    // The inputs of a layer's last projections are not told.
     shape.add_unread(&plan.tail.tensors().linears);
     if let Residual::OfNorms { .. } = spec.layers[layer].wiring.residual {
         // The stream reads these norms as well as the mixers.
@@ -163,6 +163,18 @@ pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, Model
     }
     shape.mlp_norm = plan.mlp_norm.as_ref().and_then(norm);
     Ok(shape)
+}
+
+/// Modules outside of layers that rows are multiplied with, the head left out.
+///
+/// # Errors
+///
+/// When the configuration cannot be used.
+pub fn outer_modules(files: &ModelFiles) -> Result<Vec<String>, ModelError> {
+    let spec = files.spec()?;
+    let lookup = Lookup::new(files, &spec, 1);
+    let projection = |_| lookup.stem(Name::LayerProjection, 0);
+    Ok(spec.layer_inputs.map(projection).into_iter().collect())
 }
 
 impl LayerShape {

@@ -28,7 +28,7 @@ mod turned;
 mod walk;
 
 pub use cache::PackedCache;
-pub use matrices::{FoldNorm, LayerMatrix, LayerShape, StoredRows, layer_shape};
+pub use matrices::{FoldNorm, LayerMatrix, LayerShape, StoredRows, layer_shape, outer_modules};
 
 use pelton_quant::Compute;
 use pelton_tensor::KvDtype;
@@ -129,7 +129,7 @@ pub(crate) struct InputsWeights<B: Device> {
     pub(crate) table: B::Weight,
     /// `[n_layers * width, hidden]`.
     pub(crate) projection: Linear<B>,
-    /// Of what is projected for one layer.
+    /// Norm of what is projected for one layer.
     pub(crate) norm: Norm<B>,
 }
 

@@ -1,6 +1,8 @@
 //! Vectors that each token has for every layer: their table, what projects embeddings to such vectors, and
 //! what each layer makes of its own.
 
+use pelton_quant::checkpoint::QuantizedTensor;
+
 use super::{Factors, LinearPlan, Lookup, NormPlan, Part, Projection, Rows};
 use crate::arch::{LayerInputs, Part as Name};
 use crate::error::ModelError;
@@ -12,7 +14,7 @@ pub(crate) struct InputsPlan<'a> {
     pub(crate) table: Part<'a>,
     /// `[n_layers * width, hidden]`.
     pub(crate) projection: LinearPlan<'a>,
-    /// Of what is projected for one layer, `[width]`.
+    /// Norm of what is projected for one layer, `[width]`.
     pub(crate) norm: NormPlan<'a>,
 }
 
@@ -55,8 +57,11 @@ impl<'a> Lookup<'a, '_> {
         let product = (hidden as f64).sqrt().recip() as f32;
         projection.factors = vec![Factors { n: width, product, bias: 1.0 }];
         let table = Projection { name: Name::LayerTable, rows: Rows::all(inputs.n_rows) };
+        let mut table = self.matrix(&table, 0, width)?;
+        // Looking up a row reads elements in their own order.
+        table.quantized = table.quantized.map(QuantizedTensor::in_own_order);
         Ok(InputsPlan {
-            table: self.matrix(&table, 0, width)?,
+            table,
             projection,
             norm: self.weight_norm(Name::LayerProjectionNorm, 0, inputs.width)?,
         })
