@@ -68,6 +68,9 @@ pub struct StateConfig {
     /// A running prompt is kept every so many tokens, a multiple of the chunk; zero to keep it only
     /// at the last border of the prompt, and where it parts from another one.
     pub every: usize,
+    /// Blocks of keys and values that take as much memory as one state: a copy of a state has the
+    /// price of so many moved blocks.
+    pub n_blocks: u64,
 }
 
 impl StateConfig {
@@ -204,7 +207,7 @@ mod tests {
     use super::*;
 
     fn config(every: usize) -> StateConfig {
-        StateConfig { n_lanes: 1, n_snapshots: 1, chunk: 4, every }
+        StateConfig { n_lanes: 1, n_snapshots: 1, chunk: 4, every, n_blocks: 1 }
     }
 
     /// All marks of a prompt, in the order in which plans reach them.

@@ -6,8 +6,8 @@
 //! config blocks=8 block=2 batch=8 chunk=8 running=4 context=16     first; starts anew
 //!        [policy=sla] [order=high-first] [wait=60000] [host=4] [preemption=swap] [cache=on]
 //!        [eviction=lru] [batching=static] [kv=contiguous] [weights=1,3] [step=50]
-//!        [lanes=2 snapshots=3 border=4 [every=8]]                  recurrent layers, with a border
-//!                                     every four tokens
+//!        [lanes=2 snapshots=3 border=4 [every=8] [state-blocks=2]]  recurrent layers, with a border
+//!                                     every four tokens; a state is as large as two blocks
 //!        [window=6 [parts=3] | segment=4 [parts=3]] [all]          layers that read the last six tokens,
 //!                                     or those of a segment; three times as many as there are layers
 //!                                     that read all tokens, or all layers
@@ -120,6 +120,7 @@ fn config(words: &[&str]) -> SchedulerConfig {
             n_snapshots: number(words, "snapshots") as u32,
             chunk: number(words, "border"),
             every: optional(words, "every").unwrap_or(0),
+            n_blocks: optional(words, "state-blocks").unwrap_or(0) as u64,
         }),
         windows: windows(words),
         choices,

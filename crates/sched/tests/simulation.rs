@@ -509,6 +509,7 @@ fn states(mut below: impl FnMut(u64) -> u64) -> StateConfig {
         n_snapshots,
         chunk: 8,
         every: [0, 8, 16][below(3) as usize],
+        n_blocks: below(40),
     }
 }
 

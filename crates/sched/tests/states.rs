@@ -23,7 +23,7 @@ struct World {
 
 impl World {
     fn new(n_blocks: u32, every: usize) -> Self {
-        let states = StateConfig { n_lanes: 32, n_snapshots: 64, chunk: CHUNK, every };
+        let states = StateConfig { n_lanes: 32, n_snapshots: 64, chunk: CHUNK, every, n_blocks: 8 };
         Self {
             scheduler: Scheduler::new(SchedulerConfig {
                 states: Some(states),

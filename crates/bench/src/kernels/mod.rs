@@ -26,6 +26,7 @@ mod pages;
 mod report;
 mod rows;
 mod run;
+mod states;
 mod team;
 mod timing;
 
@@ -74,6 +75,7 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "head", blocks: head::blocks },
     Operation { name: "attention", blocks: pages::attention },
     Operation { name: "kv_store", blocks: pages::store },
+    Operation { name: "recurrence", blocks: states::blocks },
     Operation { name: "team", blocks: team::blocks },
 ];
 

@@ -286,7 +286,9 @@ impl Scheduler {
         for running in &self.running {
             running.plan_saves(output);
         }
-        output.load.n_moved_blocks = output.moved.len() as u64;
+        let n_states = (output.state_copies.len() + output.saves.len()) as u64;
+        let state_blocks = self.config.states.map_or(0, |states| states.n_blocks);
+        output.load.n_moved_blocks = output.moved.len() as u64 + n_states * state_blocks;
         self.stats.n_swapped_out_blocks += output.n_moved(Direction::Out) as u64;
         self.stats.n_swapped_in_blocks += output.n_moved(Direction::In) as u64;
         self.stats.n_copied_blocks += output.copies.len() as u64;

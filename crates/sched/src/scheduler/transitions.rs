@@ -80,17 +80,22 @@ impl Scheduler {
         }
     }
 
+    /// Whether swapping a sequence out and in again is cheaper than computing it anew. A state is
+    /// kept as it was at the last border, so the tokens behind it are computed anew either way.
     fn is_swap_cheaper(&self, n_computed: usize) -> bool {
-        let cost = &self.signals.cost;
-        let n_moves = 2 * self.config.n_held(n_computed) as u64;
-        let swap_ns = n_moves.saturating_mul(cost.moved_block_ps) / 1000;
         match self.config.choices.preemption {
-            PreemptionMode::Recompute => false,
-            PreemptionMode::Swap => true,
-            PreemptionMode::ByCost => {
-                let chunk = self.config.choices.chunk_tokens();
-                cost.is_known() && swap_ns < cost.prefill_ns(0, n_computed, chunk)
-            }
+            PreemptionMode::Recompute => return false,
+            PreemptionMode::Swap => return true,
+            PreemptionMode::ByCost => {}
         }
+        let (cost, chunk) = (&self.signals.cost, self.config.choices.chunk_tokens());
+        let (state_blocks, border) = match &self.config.states {
+            Some(states) => (states.n_blocks, states.border(n_computed)),
+            None => (0, n_computed),
+        };
+        let n_moves = 2 * (self.config.n_held(border) as u64).saturating_add(state_blocks);
+        let moves_ns = n_moves.saturating_mul(cost.moved_block_ps) / 1000;
+        let rest_ns = cost.prefill_ns(border, n_computed - border, chunk);
+        cost.is_known() && moves_ns.saturating_add(rest_ns) < cost.prefill_ns(0, n_computed, chunk)
     }
 }

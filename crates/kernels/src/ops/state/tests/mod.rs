@@ -3,7 +3,6 @@
 mod case;
 mod drafts;
 mod lanes;
-mod speed;
 mod wkv;
 
 use case::{Case, Part, Seq, fading, shape, tokens};
