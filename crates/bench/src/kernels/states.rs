@@ -18,8 +18,8 @@
 use std::ops::ControlFlow;
 
 use pelton_kernels::{
-    Cpu, Decays, HeadOrder, STATE_CHUNK, ScanInput, ScanShape, SelectiveInput, StateLayer, StateSeq,
-    StateShape, StateStore, StridedRows, WkvInput, WkvWeights,
+    Cpu, Decays, HeadOrder, STATE_CHUNK, ScanInput, ScanShape, SelectiveInput, StateLayer,
+    StateSeq, StateShape, StateStore, StridedRows, WkvInput, WkvWeights,
 };
 
 use super::block::{Block, Call, Cost, Multiplier, Sizes, activations};
@@ -131,8 +131,11 @@ impl Kind {
     /// `n_rows` rows behind the first `n_before` rows of a chunk.
     fn block(self, sizes: &Sizes, n_rows: usize, n_before: usize) -> Block {
         let Self { n_key_heads, n_value_heads, key_dim, value_dim, .. } = self;
-        let lane_bytes =
-            StateStore::lane_bytes(&StateShape { layers: vec![self.layer()], n_lanes: 1, n_snapshots: 0 });
+        let lane_bytes = StateStore::lane_bytes(&StateShape {
+            layers: vec![self.layer()],
+            n_lanes: 1,
+            n_snapshots: 0,
+        });
         let n_lanes = match n_rows {
             1 => sizes.beyond_caches_bytes.div_ceil(lane_bytes).clamp(1, 256),
             _ => 2,
@@ -144,7 +147,9 @@ impl Kind {
         Block {
             variant: self.name().to_owned(),
             shape: match self.rule {
-                Rule::Selective => format!("{value} x {key_dim}, {what}", value = self.value_width()),
+                Rule::Selective => {
+                    format!("{value} x {key_dim}, {what}", value = self.value_width())
+                }
                 _ => format!("{n_key_heads}/{n_value_heads} x {key_dim} x {value_dim}, {what}"),
             },
             multiplier: Multiplier::F32,
