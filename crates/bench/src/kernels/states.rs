@@ -15,8 +15,6 @@
 //!
 //! Each call takes another lane, and the lanes together are larger than the caches.
 
-use std::ops::ControlFlow;
-
 use pelton_kernels::{
     Cpu, Decays, HeadOrder, STATE_CHUNK, ScanInput, ScanShape, SelectiveInput, StateLayer,
     StateSeq, StateShape, StateStore, StridedRows, WkvInput, WkvWeights,
