@@ -8,6 +8,17 @@ use pelton_text::{ChatTemplate, Tokenizer};
 
 use crate::failure::{Failure, Result};
 
+/// Whether the tokenizer of a folder's model is in files of its own: where a GGUF file is the whole model,
+/// it is in there, whatever lies beside it.
+fn has_tokenizer(folder: &Path) -> bool {
+    let has = |name: &str| folder.join(name).exists();
+    let is_gguf = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.is_ok_and(|entry| entry.path().extension().is_some_and(|end| end == "gguf"))
+    };
+    let holds_gguf = || std::fs::read_dir(folder).is_ok_and(|mut entries| entries.any(is_gguf));
+    has("tokenizer.json") || Tokenizer::is_in(folder) && (has("config.json") || !holds_gguf())
+}
+
 /// A tokenizer and, where the model has one, its chat template.
 pub(crate) struct Texts {
     /// Text to tokens and back.
@@ -28,7 +39,7 @@ impl Texts {
                 let name = Path::new("(embedded model)");
                 Self::from_gguf(&Gguf::from_mapped(MappedFile::from_static(name, bytes))?)
             }
-            LocalModel::Path(path) if path.is_dir() && Tokenizer::is_in(path) => Ok(Self {
+            LocalModel::Path(path) if path.is_dir() && has_tokenizer(path) => Ok(Self {
                 tokenizer: Tokenizer::from_folder(path)?,
                 template: ChatTemplate::from_folder(path)?,
             }),

@@ -26,7 +26,7 @@ fn each_recurrent(check: impl Fn(&str, &Path)) {
     for golden in decoders() {
         let folder = tempfile::tempdir().expect("a folder");
         golden.checkpoint.write_folder(folder.path());
-        let files = ModelFiles::open(folder.path()).expect(golden.checkpoint.name());
+        let files = ModelFiles::open(folder.path()).expect("a golden model");
         if !files.spec().expect("a spec").is_recurrent() {
             continue;
         }

@@ -92,10 +92,10 @@ fn leave_in(fields: &mut Map<String, Value>) {
             "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208,
             "max_position_embeddings": 131_072,
         }),
-        Some("gemma4_text" | "gemma4_unified_text") => json!({
+        Some(name @ ("gemma4_text" | "gemma4_unified_text")) => json!({
             "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
             "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_144,
-            "max_position_embeddings": 131_072,
+            "max_position_embeddings": if name == "gemma4_text" { 131_072 } else { 262_144 },
         }),
         _ => return,
     };

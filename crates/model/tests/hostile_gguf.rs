@@ -174,6 +174,8 @@ fn the_lies_of_hybrid_models_are_refused_by_their_keys() {
     for (name, key, value, expected) in [
         ("rwkv7", "wkv.head_size", n(24), "a divisor of the width 32"),
         ("rwkv7", "feed_forward_length", None, "missing"),
+        ("gemma4", "attention.sliding_window", n(0), "from 1 to"),
+        ("gemma4", "embedding_length_per_layer_input", None, "missing"),
         ("falcon-h1-norm", "ssm.time_step_rank", n(7), "a multiple of the 2"),
         ("mamba", "ssm.dt_b_c_rms", n(1), "true or false"),
         ("jamba", "attention.head_count_kv", counts(&[0, 2]), "each of the 4 layers"),

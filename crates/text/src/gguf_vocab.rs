@@ -271,8 +271,9 @@ impl GgufVocab {
     fn bytes_of(&self, id: u32, token: &[u8]) -> Vec<u8> {
         let (kind, text) = (self.kind(id), std::str::from_utf8(token));
         match (self.model.as_str(), kind, text) {
-            (_, TokenKind::Control | TokenKind::Unknown, _) | (_, _, Err(_)) => token.to_vec(),
+            (_, TokenKind::Control | TokenKind::Unknown, _) => token.to_vec(),
             ("rwkv", ..) => unescaped(token),
+            (_, _, Err(_)) => token.to_vec(),
             ("gpt2", TokenKind::UserDefined, _) => token.to_vec(),
             ("gpt2", _, Ok(text)) => byte_level_bytes(text),
             (_, TokenKind::Byte, Ok(text)) => {

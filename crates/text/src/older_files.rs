@@ -54,7 +54,13 @@ pub(crate) fn from_folder(folder: &Path) -> Result<Option<Tokenizer>, TextError>
     add_tokens(&mut vocab, folder, &companions)?;
     let named = |field: &str| {
         let text = companions.token(field)?;
-        let id = vocab.tokens.iter().position(|token| token == text.as_bytes())?;
+        let spelled = world::escaped(text.as_bytes());
+        let is_it = |(id, token): (usize, &Vec<u8>)| match vocab.model.as_str() {
+            // Control tokens are not escaped.
+            "rwkv" if vocab.kinds.get(id) != Some(&TokenKind::Control) => *token == spelled,
+            _ => token == text.as_bytes(),
+        };
+        let id = vocab.tokens.iter().enumerate().position(is_it)?;
         u32::try_from(id).ok()
     };
     vocab.bos = named("bos_token").or(vocab.bos);
@@ -210,7 +216,10 @@ fn add_tokens(
                 vocab.scores.push(0.0);
             }
         }
-        vocab.tokens[id] = token.into_bytes();
+        vocab.tokens[id] = match vocab.model == "rwkv" && !special {
+            true => world::escaped(token.as_bytes()),
+            false => token.into_bytes(),
+        };
         if vocab.kinds[id] != TokenKind::Unknown {
             vocab.kinds[id] = kind;
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! GGUF     tokenizer.ggml.tokens     a\n\xe4\xbd           bytes, those outside of ASCII escaped
-//! folder   rwkv_vocab_*.txt          17 'a\n' 2            id, a literal of Python, its bytes
+//! folder   rwkv_vocab_v20230424.txt  17 'a\n' 2            id, a literal of Python, its bytes
 //! ```
 //! Tokens are bytes and need not be UTF-8. Both kinds of file become a
 //! [`GgufVocab`](crate::GgufVocab) in the spelling of GGUF.
@@ -18,57 +18,60 @@ use crate::gguf_vocab::{GgufVocab, TokenKind};
 /// Longest token, in bytes; the longest of the published vocabulary has 128.
 const MAX_TOKEN_BYTES: usize = 1024;
 
+/// Most bytes of all tokens together; those of the published vocabulary have half a million.
+const MAX_BYTES: usize = 32 << 20;
+
 /// Spelling of the token that ends a text, which the list of a folder does not have.
 const END_OF_TEXT: &str = "<|rwkv_tokenizer_end_of_text|>";
 
+/// The tokenizer: its tokens, and apart from them its control tokens.
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    tokens: Trie,
+    control: Trie,
+}
+
 /// Tokens by their bytes.
 #[derive(Debug)]
-pub(crate) struct World {
+struct Trie {
     /// The node behind a node and a byte; node 0 is the root.
     edges: HashMap<(u32, u8), u32>,
     /// The token that ends at each node.
     tokens: Vec<Option<u32>>,
-    /// Control tokens, the longest first.
-    control: Vec<(Vec<u8>, u32)>,
+}
+
+impl Default for Trie {
+    fn default() -> Self {
+        Self { edges: HashMap::new(), tokens: vec![None] }
+    }
 }
 
 impl World {
     /// # Errors
     ///
-    /// Names the token that is too long.
+    /// Names the token that is too long, or the list where it is.
     pub(crate) fn new(vocab: &GgufVocab) -> Result<Self, TextError> {
-        let mut world = Self { edges: HashMap::new(), tokens: vec![None], control: Vec::new() };
+        let (mut world, mut n_bytes) = (Self::default(), 0);
         for (id, token) in (0u32..).zip(&vocab.tokens) {
-            if token.len() > 4 * MAX_TOKEN_BYTES {
+            let (trie, token) = match vocab.kind(id) {
+                TokenKind::Control => (&mut world.control, token.clone()),
+                TokenKind::Normal | TokenKind::UserDefined | TokenKind::Byte => {
+                    (&mut world.tokens, unescaped(token))
+                }
+                _ => continue,
+            };
+            n_bytes += token.len();
+            if token.len() > MAX_TOKEN_BYTES {
                 let found = format!("[{id}] has more than {MAX_TOKEN_BYTES} bytes");
                 return Err(vocab.wrong("tokenizer.ggml.tokens", &found));
             }
-            match vocab.kind(id) {
-                TokenKind::Control if !token.is_empty() => world.control.push((token.clone(), id)),
-                TokenKind::Normal | TokenKind::UserDefined | TokenKind::Byte => {
-                    world.insert(&unescaped(token), id);
-                }
-                _ => {}
+            if n_bytes > MAX_BYTES {
+                let found = format!("has more than {MAX_BYTES} bytes up to [{id}]");
+                return Err(vocab.wrong("tokenizer.ggml.tokens", &found));
             }
+            trie.insert(&token, id);
         }
-        world.control.sort_by_key(|(token, _)| std::cmp::Reverse(token.len()));
         Ok(world)
-    }
-
-    /// The last of equal tokens stays.
-    fn insert(&mut self, token: &[u8], id: u32) {
-        if token.is_empty() {
-            return;
-        }
-        let mut node = 0;
-        for byte in token {
-            let next = self.tokens.len() as u32;
-            node = *self.edges.entry((node, *byte)).or_insert(next);
-            if node == next {
-                self.tokens.push(None);
-            }
-        }
-        self.tokens[node as usize] = Some(id);
     }
 
     /// Tokens of `text`; control tokens in it are recognized only with `parse_special`.
@@ -83,10 +86,8 @@ impl World {
     ) -> Result<Vec<TokenId>, TextError> {
         let (mut rest, mut ids) = (text.as_bytes(), Vec::new());
         while let Some(first) = rest.first() {
-            let is_next = |(token, _): &&(Vec<u8>, u32)| rest.starts_with(token);
-            let special = self.control.iter().filter(|_| parse_special).find(is_next);
-            let special = special.map(|(token, id)| (token.len(), *id));
-            let Some((n_bytes, id)) = special.or_else(|| self.longest(rest)) else {
+            let special = if parse_special { self.control.longest(rest) } else { None };
+            let Some((n_bytes, id)) = special.or_else(|| self.tokens.longest(rest)) else {
                 let reason = format!("no token of the vocabulary begins with the byte {first}");
                 return Err(TextError::Encode { reason });
             };
@@ -94,6 +95,24 @@ impl World {
             rest = &rest[n_bytes..];
         }
         Ok(ids)
+    }
+}
+
+impl Trie {
+    /// The last of equal tokens stays.
+    fn insert(&mut self, token: &[u8], id: u32) {
+        if token.is_empty() {
+            return;
+        }
+        let mut node = 0;
+        for byte in token {
+            let next = self.tokens.len() as u32;
+            node = *self.edges.entry((node, *byte)).or_insert(next);
+            if node == next {
+                self.tokens.push(None);
+            }
+        }
+        self.tokens[node as usize] = Some(id);
     }
 
     /// Bytes and id of the longest token with which the text begins.
@@ -136,7 +155,7 @@ pub(crate) fn unescaped(token: &[u8]) -> Vec<u8> {
 }
 
 /// A token in the spelling of GGUF.
-fn escaped(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn escaped(bytes: &[u8]) -> Vec<u8> {
     let spell = |byte: &u8| match byte {
         b'\t' => b"\\t".to_vec(),
         b'\n' => b"\\n".to_vec(),

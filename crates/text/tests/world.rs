@@ -101,9 +101,30 @@ fn a_text_without_tokens_is_an_error_that_names_the_byte() {
 #[test]
 fn tokens_of_any_length_are_no_work_for_the_reader() {
     let mut vocab = vocab();
-    vocab.tokens[300] = vec![b'x'; 1 << 20];
+    vocab.tokens[300] = vec![b'x'; 1025];
     let error = vocab.into_tokenizer().expect_err("too long").to_string();
     assert!(error.contains("tokenizer.ggml.tokens") && error.contains("[300]"), "{error}");
+}
+
+#[test]
+fn the_longest_control_token_is_read_and_the_fields_of_a_folder_name_tokens_by_their_text() {
+    let mut vocab = vocab();
+    for (id, token) in [(300, &b"<s><s>"[..]), (301, b"<s>a")] {
+        (vocab.tokens[id], vocab.kinds[id]) = (token.to_vec(), TokenKind::Control);
+    }
+    let tokenizer = vocab.into_tokenizer().expect("a tokenizer");
+    let options = EncodeOptions { add_special: false, parse_special: true };
+    let ids = tokenizer.encode_with("<s><s><s>ab", options).expect("ids");
+    assert_eq!(ids[..2], [TokenId(300), TokenId(301)]);
+    let temp = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| std::fs::write(temp.path().join(name), text);
+    write(LIST, "1 'a' 1\n2 '\\n\\n' 2\n").expect("written");
+    let config = r#"{"eos_token": "\n\n", "added_tokens_decoder": {"3": {"content": "\\(",
+        "special": false}}}"#;
+    write("tokenizer_config.json", config).expect("written");
+    let tokenizer = Tokenizer::from_folder(temp.path()).expect("a tokenizer");
+    assert_eq!(tokenizer.eos(), Some(TokenId(2)));
+    assert_eq!(tokenizer.encode("a\\(a", false).expect("ids"), [1, 3, 1].map(TokenId));
 }
 
 #[test]

@@ -9,8 +9,9 @@
 //! wkv             heads x key x value (RWKV-7)         6 per element: it is taken out of, too
 //! ```
 //!
-//! A decoded row reads the state once; where rows are computed one after the other (selective, wkv), it
-//! writes it, too. At the end of a chunk the keys and updates of its 63 rows before are read as well. A
+//! A decoded row reads the state once. At the end of a chunk the keys and updates of its 63 rows before are
+//! read as well. Where rows are computed one after the other (selective, wkv), a decoded row writes the
+//! state, too, wherever it is in its chunk, and each call takes the row after that of the call before. A
 //! prompt reads and writes the state once per chunk of 64 rows.
 //!
 //! Each call takes another lane, and the lanes together are larger than the caches.
@@ -63,8 +64,9 @@ pub(super) fn blocks(sizes: &Sizes) -> Vec<Block> {
         kind(Rule::Wkv, [32, 32, 64, 64]),
     ];
     let of_kind = |kind: Kind| {
-        let decode = |n_before| kind.block(sizes, 1, n_before);
-        [decode(0), decode(STATE_CHUNK - 1), kind.block(sizes, sizes.prompt, 0)]
+        let places = if kind.runs() { &[0][..] } else { &[0, STATE_CHUNK - 1][..] };
+        let decode = places.iter().map(move |n_before| kind.block(sizes, 1, *n_before));
+        decode.chain([kind.block(sizes, sizes.prompt, 0)])
     };
     kinds.into_iter().flat_map(of_kind).collect()
 }
@@ -139,6 +141,7 @@ impl Kind {
             _ => 2,
         };
         let what = match n_rows {
+            1 if self.runs() => "a row".to_owned(),
             1 => format!("row {} of a chunk", n_before + 1),
             n => format!("{n} tokens"),
         };
@@ -171,9 +174,10 @@ impl Kind {
                 }
                 let mut at = 0;
                 let mut run = || {
+                    let n_passed = if self.runs() { at / n_lanes % STATE_CHUNK } else { n_before };
                     let next = StateSeq {
                         rows: 0..n_rows,
-                        first_position: STATE_CHUNK + n_before,
+                        first_position: STATE_CHUNK + if n_rows == 1 { n_passed } else { 0 },
                         lane: at % n_lanes,
                         border: STATE_CHUNK,
                         saves: &[],

@@ -95,6 +95,12 @@ fn set_heads(spec: &mut ArchSpec, cfg: &HfConfig) -> Result<(), ConfigError> {
         true => cfg.rope.clone(),
         false => usual(1e6, RopeScaling::Proportional { turned: 0.25, factor: 1.0 }),
     };
+    // The factors of LongRoPE are counted by the width of other heads.
+    let is_long = matches!(global.scaling, RopeScaling::LongRope { .. });
+    if is_long && head_dim != cfg.head_dim {
+        let expected = "a scaling other than longrope, where heads have two widths";
+        return Err(cfg.field("rope_parameters").error(expected));
+    }
     let local = cfg.local_rope.clone().unwrap_or_else(|| usual(1e4, RopeScaling::Default));
     spec.ropes = vec![RopeSpec { rotary_dim: head_dim, ..global }, local];
     for layer in &mut spec.layers {

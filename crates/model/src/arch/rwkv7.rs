@@ -8,7 +8,7 @@ use super::{
     TimeMix, llama,
 };
 use crate::config::HfConfig;
-use crate::fields::ConfigError;
+use crate::fields::{ConfigError, Field};
 use pelton_base::limits;
 use serde_json::Value;
 
@@ -109,6 +109,13 @@ fn check(cfg: &HfConfig) -> Result<(), ConfigError> {
     if cfg.hidden_act != super::Act::ReluSquared {
         return Err(cfg.field("hidden_act").error("\"sqrelu\", all that is supported"));
     }
+    // A width that no config says is four times that of the model.
+    let (ratio, is_usual) =
+        (cfg.field("hidden_ratio"), cfg.intermediate_size == 4 * cfg.hidden_size);
+    if is_usual && ratio.non_null().and_then(Field::value).is_some_and(|n| n.as_f64() != Some(4.0))
+    {
+        return Err(ratio.error("4, or the width of channel mixes as `intermediate_size`"));
+    }
     let attention = cfg.field("attn");
     if attention.non_null().is_some() {
         return Err(attention.error("null: layers with attention are not supported"));
@@ -174,7 +181,7 @@ mod tests {
     fn spec(more: &str) -> Result<ArchSpec, ConfigError> {
         let text = format!(
             r#"{{{more} "architectures": ["RWKV7ForCausalLM"], "hidden_size": 128,
-                "vocab_size": 256, "num_hidden_layers": 2, "hidden_ratio": 4.0,
+                "vocab_size": 256, "num_hidden_layers": 2,
                 "intermediate_size": null, "decay_low_rank_dim": 8, "a_low_rank_dim": 8,
                 "v_low_rank_dim": 4, "gate_low_rank_dim": 16, "max_position_embeddings": 2048}}"#
         );
@@ -184,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_layer_of_a_file_is_a_time_mix_and_a_channel_mix() {
-        let spec = spec(r#""value_dim": [128, 128],"#).expect("a spec");
+        let spec = spec(r#""value_dim": [128, 128], "hidden_ratio": 4.0,"#).expect("a spec");
         let kinds: Vec<bool> =
             spec.layers.iter().map(|layer| matches!(layer.mixer, Mixer::TimeMix(_))).collect();
         assert_eq!(kinds, [true, false, true, false]);
@@ -209,6 +216,7 @@ mod tests {
             ("num_heads", "3"),
             ("hidden_act", "\"relu\""),
             ("attn", "{\"layers\": [1]}"),
+            ("hidden_ratio", "3.5"),
             ("value_dim", "256"),
             ("value_dim", "[128, 256]"),
             ("norm_bias", "1"),

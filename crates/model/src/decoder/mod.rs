@@ -219,7 +219,8 @@ impl<D: Ops> Decoder<D> {
     /// the model has a final norm: the input of a head.
     ///
     /// `kv` is [of one layer](Self::try_new_passing_kv): every layer stores its keys and values over
-    /// those of the layer before. So each sequence begins at position 0.
+    /// those of the layer before, where no layer reads those of another one. So each sequence begins at
+    /// position 0.
     ///
     /// # Shapes
     ///

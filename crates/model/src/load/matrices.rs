@@ -18,7 +18,8 @@ pub struct LayerMatrix {
     pub is_transposed: bool,
     /// Whether it is one expert's part of a tensor.
     pub is_slice: bool,
-    /// Where its inputs are read; `None` for experts and latent attention.
+    /// Where its inputs are read; `None` for those of experts, latent attention, token shifts and the
+    /// ends of layers.
     pub reads: Option<Reads>,
 }
 

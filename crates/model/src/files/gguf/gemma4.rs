@@ -74,6 +74,9 @@ impl Sizes {
         let pattern = get(WINDOW_PATTERN);
         let has_window = read_flags(&pattern, n_layers)?
             .ok_or_else(|| pattern.error(format!("true or false for each of {n_layers} layers")))?;
+        if has_window.contains(&true) {
+            get("attention.sliding_window").count(limits::MODEL_CONTEXT)?;
+        }
         let mut head_dims = [0; 2];
         for ((dim, key), same) in head_dims.iter_mut().zip(KEY_LENGTHS).zip(SAME_LENGTHS) {
             *dim = get(key).count(limits::MODEL_WIDTH)?;
@@ -141,22 +144,37 @@ impl Sizes {
             full().map(|layer| (layer.to_string(), own.clone())).collect();
         let first = self.has_window.len() - self.n_shared;
         let has = |part, layer| source.tensors.get(&source.naming.weight(part, layer)).is_some();
-        let mut storing = full().filter(|layer| *layer < first);
-        let inputs = source.get("embedding_length_per_layer_input");
-        let width = match inputs.non_null() {
-            Some(field) => field.integer(0, limits::MODEL_WIDTH)?,
-            None => 0,
+        // Whether these layers have a tensor, all of them or none.
+        let have = |part: Part, layers: &mut dyn Iterator<Item = usize>| {
+            let (with, without): (Vec<usize>, Vec<usize>) = layers.partition(|i| has(part, *i));
+            match (with.first(), without.first()) {
+                (Some(with), Some(without)) => {
+                    let [there, missing] = [with, without].map(|i| source.naming.weight(part, *i));
+                    let expected = format!("a tensor, because `{there}` is there");
+                    Err(Field::new(&missing, None).error(expected))
+                }
+                (with, _) => Ok(with.is_some()),
+            }
         };
+        let mut storing = full().filter(|layer| *layer < first).peekable();
+        let stores = storing.peek().is_some();
+        let has_values = have(Part::V, &mut storing)?;
+        let has_scalars = have(Part::LayerScale, &mut (0..self.has_window.len()))?;
         let table = source.tensors.get(&source.naming.weight(Part::LayerTable, 0));
+        let inputs = source.get("embedding_length_per_layer_input");
+        let width = match (inputs.non_null(), table) {
+            (None, None) => 0,
+            _ => inputs.integer(0, limits::MODEL_WIDTH)?,
+        };
         let n_rows = table.and_then(|table| table.shape.first().copied());
         for (name, value) in [
             ("per_layer_config", Value::from(by_layer)),
-            ("attention_k_eq_v", Value::from(storing.any(|layer| !has(Part::V, layer)))),
+            ("attention_k_eq_v", Value::from(stores && !has_values)),
             ("num_kv_shared_layers", Value::from(self.n_shared)),
             ("use_double_wide_mlp", Value::from(self.is_wide)),
             ("hidden_size_per_layer_input", Value::from(width)),
             ("vocab_size_per_layer_input", Value::from(n_rows)),
-            ("has_layer_scalars", Value::from(has(Part::LayerScale, 0))),
+            ("has_layer_scalars", Value::from(has_scalars)),
             ("enable_moe_block", Value::from(source.has_experts())),
         ] {
             fields.insert(name.to_owned(), value);
