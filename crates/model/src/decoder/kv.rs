@@ -103,7 +103,8 @@ impl<D: Ops> Decoder<D> {
     }
 
     /// Lets blocks be freed behind attention windows: caches that are made from now on have memory groups,
-    /// and every sequence has a block table for each ([`ArchSpec::group_windows`]).
+    /// and every sequence has a block table for each; see
+    /// [`ArchSpec::group_windows`](crate::ArchSpec::group_windows).
     pub fn group_windows(&mut self) {
         self.spec.group_windows();
         self.places = self.spec.memory_places();
