@@ -3,6 +3,7 @@
 
 use crate::common::pelton;
 use crate::common::server::Server;
+use pelton_testkit::golden::decoder_named;
 use serde_json::{Value, json};
 
 const PROMPT: &str = "Once upon a time";
@@ -185,4 +186,23 @@ fn what_is_out_of_range_is_named_by_both() {
         let error = server.post("/v1/completions", &body(&json!({ name: value }))).expect_err(name);
         assert!(error.contains(name), "{error}");
     }
+}
+
+#[test]
+fn tokens_that_the_authors_forbid_and_the_program_does_not_are_named_by_their_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("UTF-8");
+    decoder_named("gemma4").checkpoint.write_folder(folder.path());
+    let run = |config: &str| {
+        std::fs::write(folder.path().join("generation_config.json"), config).expect("written");
+        let outcome = pelton(&["run", "-m", path, "--tokens", "5,6", "--max-tokens", "1"]);
+        outcome.assert_answered();
+        outcome.stderr
+    };
+    let told = run(r#"{"suppress_tokens": [7, 9]}"#);
+    assert!(
+        told.contains("generation_config.json") && told.contains("`suppress_tokens`"),
+        "{told}"
+    );
+    assert!(!run(r#"{"suppress_tokens": []}"#).contains("suppress_tokens"));
 }

@@ -45,16 +45,14 @@ struct Kind {
 
 /// Every rule at the sizes of a small model that has it.
 pub(super) fn blocks(sizes: &Sizes) -> Vec<Block> {
-    let (scale, quick) = match sizes.beyond_caches_bytes {
-        0 => (8, true),
-        _ => (1, false),
-    };
+    let is_quick = sizes.beyond_caches_bytes == 0;
+    let scale = if is_quick { 8 } else { 1 };
     let kind = |rule, [n_key_heads, n_value_heads, key_dim, value_dim]: [usize; 4]| Kind {
         rule,
         n_key_heads: n_key_heads.div_ceil(scale),
         n_value_heads: n_value_heads.div_ceil(scale),
         key_dim,
-        value_dim: if quick { value_dim.min(64) } else { value_dim },
+        value_dim: if is_quick { value_dim.min(64) } else { value_dim },
     };
     let kinds = [
         kind(Rule::Delta, [16, 16, 128, 128]),
@@ -174,10 +172,13 @@ impl Kind {
                 }
                 let mut at = 0;
                 let mut run = || {
-                    let n_passed = if self.runs() { at / n_lanes % STATE_CHUNK } else { n_before };
+                    let n_passed = match n_rows {
+                        1 if self.runs() => at / n_lanes % STATE_CHUNK,
+                        _ => n_before,
+                    };
                     let next = StateSeq {
                         rows: 0..n_rows,
-                        first_position: STATE_CHUNK + if n_rows == 1 { n_passed } else { 0 },
+                        first_position: STATE_CHUNK + n_passed,
                         lane: at % n_lanes,
                         border: STATE_CHUNK,
                         saves: &[],

@@ -141,7 +141,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// What a time mix takes of the row before, input by input.
+    /// How much a time mix takes of the row before, for each of its inputs.
     pub(crate) const MIXES: [Self; 6] =
         [Self::Mix(0), Self::Mix(1), Self::Mix(2), Self::Mix(3), Self::Mix(4), Self::Mix(5)];
 

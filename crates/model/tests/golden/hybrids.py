@@ -73,6 +73,17 @@ def case(name, *bases, **fields):
     return getattr(transformers, f"{name}ForCausalLM"), config, copy.deepcopy(fields)
 
 
+NEMOTRON_EXPERTS = without(SMALL, "num_hidden_layers") | dict(
+    hidden_size=32,
+    mamba_num_heads=8,
+    mamba_head_dim=8,
+    n_groups=2,
+    ssm_state_size=16,
+    chunk_size=64,
+    n_routed_experts=8,
+    routed_scaling_factor=2.5,
+)
+
 CASES = {
     "qwen3-next": case(
         "Qwen3Next",
@@ -298,37 +309,21 @@ CASES = {
     ),
     "nemotron-h-moe": case(
         "NemotronH",
-        without(SMALL, "num_hidden_layers"),
-        hidden_size=32,
-        mamba_num_heads=8,
-        mamba_head_dim=8,
-        n_groups=2,
-        ssm_state_size=16,
-        chunk_size=64,
-        n_routed_experts=8,
+        NEMOTRON_EXPERTS,
         num_experts_per_tok=2,
         n_group=2,
         topk_group=1,
         moe_intermediate_size=32,
         moe_shared_expert_intermediate_size=64,
-        routed_scaling_factor=2.5,
         hybrid_override_pattern="MEM*E",
     ),
     "nemotron-h-latent": case(
         "NemotronH",
-        without(SMALL, "num_hidden_layers"),
-        hidden_size=32,
-        mamba_num_heads=8,
-        mamba_head_dim=8,
-        n_groups=2,
-        ssm_state_size=16,
-        chunk_size=64,
-        n_routed_experts=8,
+        NEMOTRON_EXPERTS,
         num_experts_per_tok=3,
         moe_intermediate_size=24,
         moe_shared_expert_intermediate_size=40,
         moe_latent_size=16,
-        routed_scaling_factor=2.5,
         hybrid_override_pattern="ME*E",
     ),
     "jamba": case(

@@ -50,7 +50,7 @@ thread_local! {
 pub struct WkvInput<'a> {
     /// Elements of a key and of a value of a head.
     pub dim: usize,
-    /// What reads the state (r).
+    /// Receptances, which read the state (r).
     pub receptance: StridedRows<'a>,
     /// Decays before their sigmoid (w).
     pub decay: StridedRows<'a>,
@@ -203,7 +203,7 @@ struct Head<'a, 's> {
     head: usize,
     /// The prepared row at hand.
     prepared: &'s mut [f32],
-    /// What is read from the state.
+    /// The sums that the receptance reads from the state, `[dim in whole vectors]`.
     read: &'s mut [f32],
 }
 

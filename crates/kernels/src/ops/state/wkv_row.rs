@@ -50,7 +50,7 @@ pub(super) struct Advance<'a> {
 
 /// One head of a row behind the state, `[dim]` each.
 pub(super) struct Finish<'a> {
-    /// What was read from the state.
+    /// The sums that the receptance read from the state.
     pub(super) read: &'a [f32],
     pub(super) receptance: &'a [f32],
     /// Prepared.

@@ -341,7 +341,8 @@ impl CpuDevice {
         self.cpu.weighted_sum(given, &sorted.places, &sorted.weights, hidden, out);
     }
 
-    /// What the chosen experts make of `x`, by sorted row, into the beginning of `scratch.given`.
+    /// Runs the chosen experts on `x`; their outputs, by sorted row, go to the beginning of
+    /// `scratch.given`.
     fn run_experts(
         &mut self,
         (spec, moe): (&Moe, &MoeWeights<Self>),

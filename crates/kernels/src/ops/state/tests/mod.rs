@@ -105,7 +105,7 @@ fn a_decoding_row_moves_the_state_on_by_itself_alone() {
         let all = tokens(0..40);
         let cuts: Vec<usize> = (1..=39).collect();
         case.run(cpu, &mut store, &mut seq, &all, &cuts);
-        // What the open chunk holds of earlier rows is not read again.
+        // Earlier rows of the open chunk are not read again.
         let (_, places) = store.layer(1);
         store.floats_mut()[places.updates.clone()].fill(f32::NAN);
         let last = case.run(cpu, &mut store, &mut seq, &all[39..], &[1]);
