@@ -24,7 +24,7 @@ fn mixed(state: &State, rows: &[&[f32]], n: usize, taps: &[f32]) -> Vec<f32> {
     (0..n).map(|i| of_before[i] * before[i] + of_now[i] * now[i]).collect()
 }
 
-/// What later rows need of the rows of a chunk: the last input.
+/// The part of a chunk's rows that later rows need: the last input.
 fn keep_last(state: &mut State, rows: &[&[f32]], n: usize) {
     state.tail = vec![rows[rows.len() - 1][..n].to_vec()];
 }
@@ -39,7 +39,7 @@ struct Recurrence<'a> {
 
 /// A row of a time mix.
 struct Output {
-    /// What the last projection reads.
+    /// The input of the last projection.
     out: Vec<f32>,
     /// Values, before those of the first layer are mixed in.
     values: Vec<f32>,
@@ -128,7 +128,7 @@ impl Recurrence<'_> {
     }
 }
 
-/// What is projected from the mixtures of a row, with the first layer's values mixed in.
+/// The projections of the mixtures of a row, with the first layer's values mixed in.
 struct Projected {
     receptance: Vec<f32>,
     key: Vec<f32>,

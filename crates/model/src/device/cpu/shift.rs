@@ -33,7 +33,7 @@ pub(super) struct Shift {
     projected: [Vec<f32>; 7],
 }
 
-/// What follows the projection to a latent.
+/// The activation behind the projection to a latent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bend {
     Tanh,
