@@ -56,6 +56,7 @@ fn logits(mut decoder: Decoder<CpuDevice>) -> Vec<u32> {
     let mut kv = decoder.try_new_kv(1, 16).expect("memory");
     let sequence = ForwardSequence {
         rows: 0..1,
+        n_source: 0,
         first_position: 0,
         block_tables: BlockTables::one(&[0]),
         tree: None,

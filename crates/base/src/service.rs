@@ -18,6 +18,38 @@ impl std::fmt::Display for TenantId {
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Namespace(pub u64);
 
+/// The beginning of a prompt that an encoder reads, all in one step.
+///
+/// ```text
+/// prompt   | n_tokens of the source | n_padding, up to a whole block | own tokens of the decoder |
+/// ```
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct Source {
+    /// Tokens that the encoder reads.
+    pub n_tokens: usize,
+    /// Tokens that nothing reads, so that the decoder's own begin with a block.
+    pub n_padding: usize,
+}
+
+impl Source {
+    /// Index of the decoder's first own token.
+    pub fn end(self) -> usize {
+        self.n_tokens + self.n_padding
+    }
+}
+
+impl Namespace {
+    /// The namespace of requests of this one whose source has `n_source` tokens: what an encoder computes
+    /// depends on all of its tokens, and equal tokens of a prompt on where the source ends.
+    pub fn of_source(self, n_source: usize) -> Self {
+        match n_source {
+            0 => self,
+            // An odd factor, so that no two lengths of one namespace meet.
+            n => Self(self.0.wrapping_add((n as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))),
+        }
+    }
+}
+
 /// Latency targets of one request (service-level objectives).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Slo {
@@ -65,4 +97,6 @@ pub struct ServiceParams {
     pub fork_of: Option<RequestId>,
     /// How its tokens are drafted.
     pub drafting: Drafting,
+    /// The beginning of the prompt that an encoder reads; empty in models without an encoder.
+    pub source: Source,
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use pelton_base::{Ask, Request, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{
     Drafting, Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, Extras,
-    KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, Panicked,
+    KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, Panicked, Sources,
 };
 use pelton_model::{CpuDevice, Decoder};
 use pelton_sched::{Choices, SchedulerOutput};
@@ -101,6 +101,10 @@ impl Executor for Shared {
 
     fn max_context_tokens(&self) -> usize {
         self.lock().max_context_tokens()
+    }
+
+    fn sources(&self) -> Option<Sources> {
+        self.lock().sources()
     }
 
     /// Nothing is drafted here.

@@ -64,6 +64,7 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<()> {
         };
         let sequence = ForwardSequence {
             rows: 0..chunk.len(),
+            n_source: 0,
             first_position,
             block_tables: BlockTables::one(&block_table),
             lane: spec.is_recurrent().then(|| Lane::at(0, first_position)),

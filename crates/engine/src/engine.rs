@@ -11,7 +11,7 @@ use crate::{
     Drafting, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor, Fault, KvCapacity,
     MarkKind, Panicked, SampledToken, TokenEvent, guard,
 };
-use pelton_base::{FinishReason, RequestId, Usage};
+use pelton_base::{Ask, FinishReason, RequestId, Usage};
 use pelton_sampling::{ScoredToken, TokenLogprobs};
 use pelton_sched::{
     Choices, Scheduler, SchedulerOutput, SchedulerStats, SequenceUpdate, StepUpdates,
@@ -102,6 +102,11 @@ pub(crate) const STACK_BYTES: usize = 16 << 20;
 const STEP: &str = "a step of the engine";
 
 /// Logs the choices that matter most.
+/// The usage of a request of which nothing is computed.
+fn usage_before(ask: &Ask) -> Usage {
+    Usage { prompt_tokens: ask.prompt.len() - ask.service.source.n_padding, ..Usage::default() }
+}
+
 fn log_start(choices: &Choices, kv: &KvCapacity) {
     let Choices { max_running, max_batch_tokens, max_step, .. } = choices;
     tracing::info!(
@@ -150,8 +155,12 @@ impl<E: Executor> EngineLoop<E> {
         assert!(fills_blanks || !hands_out_blanks, "the executor does not fill blank drafts");
         let kv = executor.kv_capacity();
         let vocab_size = executor.vocab_size();
+        let sources = executor.sources().map(|sources| (sources, kv.block_size));
         let scheduler_config = config.scheduler(kv, executor.max_context_tokens());
-        let max_prompt_tokens = scheduler_config.context_tokens() - 1;
+        let max_prompt_tokens = match &sources {
+            Some((sources, _)) => sources.max_source,
+            None => scheduler_config.context_tokens() - 1,
+        };
         let scheduler = Scheduler::new(scheduler_config.clone());
         let metrics = EngineMetrics {
             n_blocks: kv.n_blocks as usize,
@@ -166,8 +175,13 @@ impl<E: Executor> EngineLoop<E> {
         let shared = Shared::new(config.max_waiting_requests, scheduler_config, metrics);
         let shared = Arc::new(shared);
         let drafters = proposers.iter().map(|proposer| proposer.name()).collect();
-        let handle =
-            EngineHandle::new(Arc::clone(&shared), max_prompt_tokens, vocab_size, drafters);
+        let handle = EngineHandle::new(
+            Arc::clone(&shared),
+            max_prompt_tokens,
+            vocab_size,
+            sources,
+            drafters,
+        );
         let speculation = Speculation::new(proposers, config.spec);
         let engine = Self {
             executor,
@@ -228,7 +242,7 @@ impl<E: Executor> EngineLoop<E> {
         self.end_routes(how, panicked.as_ref());
         let arrivals = std::mem::take(&mut self.arrivals);
         for Submission { events, request, .. } in arrivals.into_iter().chain(left.submissions) {
-            let usage = Usage { prompt_tokens: request.ask.prompt.len(), ..Usage::default() };
+            let usage = usage_before(&request.ask);
             end(&events, how, panicked.clone().map(Fault::Panicked), usage, None);
         }
     }
@@ -311,7 +325,7 @@ impl<E: Executor> EngineLoop<E> {
         let is_scored = extras.prompt_logprobs.is_some();
         self.metrics.n_submitted += 1;
         let n_prompt = request.ask.prompt.len();
-        let usage = Usage { prompt_tokens: n_prompt, ..Usage::default() };
+        let usage = usage_before(&request.ask);
         let route = Route {
             events,
             n_prompt,

@@ -22,6 +22,23 @@ pub enum SubmitError {
         /// Longest prompt that fits, in tokens.
         limit: usize,
     },
+    /// An encoder reads a source in one step, and this one does not fit.
+    #[error(
+        "the source has {n_source} tokens, and a step reads at most {limit}: raise \
+         `--max-batch-tokens`, or shorten it"
+    )]
+    SourceTooLong {
+        /// Tokens of the source.
+        n_source: usize,
+        /// Most tokens of a step.
+        limit: usize,
+    },
+    /// The request asks for something that models with an encoder do not do.
+    #[error("`{param}` is not supported by models with an encoder, whose prompts have no logits")]
+    NotOfSources {
+        /// The parameter of the request.
+        param: &'static str,
+    },
     /// There is no token to start from.
     #[error("the prompt is empty")]
     EmptyPrompt,

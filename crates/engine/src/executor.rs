@@ -1,7 +1,7 @@
 //! The seam between the loop and the device that computes.
 
 use crate::spec::Odds;
-use crate::{ExecutorError, Fault, Panicked};
+use crate::{ExecutorError, Fault, Panicked, Sources};
 use pelton_base::{KvWindows, Request, RequestId, TokenId};
 use pelton_sampling::{LogitsProcessor, LogprobsMode, ScoredToken, TokenLogprobs};
 use pelton_sched::{SchedulerOutput, StateConfig, StepOutput};
@@ -101,6 +101,9 @@ pub trait Executor: Send + 'static {
     /// Most tokens that one sequence may have, prompt and output together; asked once, at the
     /// start. The engine's own limit may be lower.
     fn max_context_tokens(&self) -> usize;
+
+    /// The encoder that reads prompts, where there is one; asked once, at the start.
+    fn sources(&self) -> Option<Sources>;
 
     /// Its services to proposers; `None` where it verifies drafts and does no more for them.
     fn drafting(&mut self) -> Option<&mut dyn Drafting>;

@@ -3,7 +3,7 @@
 use crate::beams::{BeamParams, BeamStream, check_sampling};
 use crate::mailbox::{Shared, Shutdown};
 use crate::progress::Progress;
-use crate::{EngineMetrics, Extras, SubmitError, TokenStream};
+use crate::{EngineMetrics, Extras, Sources, SubmitError, TokenStream};
 use pelton_base::{Ask, ParamError, TokenId, limits};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -24,6 +24,8 @@ struct Inner {
     /// Longest prompt that fits, in tokens.
     max_prompt_tokens: usize,
     vocab_size: usize,
+    /// The encoder that reads prompts, where there is one, and the tokens of a block.
+    sources: Option<(Sources, usize)>,
     /// Names of the proposers.
     drafters: Vec<&'static str>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -34,10 +36,11 @@ impl EngineHandle {
         shared: Arc<Shared>,
         max_prompt_tokens: usize,
         vocab_size: usize,
+        sources: Option<(Sources, usize)>,
         drafters: Vec<&'static str>,
     ) -> Self {
         let thread = Mutex::new(None);
-        let inner = Inner { shared, max_prompt_tokens, vocab_size, drafters, thread };
+        let inner = Inner { shared, max_prompt_tokens, vocab_size, sources, drafters, thread };
         Self { inner: Arc::new(inner) }
     }
 
@@ -101,6 +104,14 @@ impl EngineHandle {
     ) -> Result<TokenStream, SubmitError> {
         let at = self.inner.shared.clock.now();
         self.check(&ask)?;
+        let mut ask = ask;
+        if let Some((sources, block_size)) = &self.inner.sources {
+            if extras.prompt_logprobs.is_some() {
+                return Err(SubmitError::NotOfSources { param: "prompt_logprobs" });
+            }
+            let max_step_tokens = self.inner.shared.config.choices.max_batch_tokens;
+            sources.begin(&mut ask, *block_size, max_step_tokens)?;
+        }
         let (sender, receiver) = mpsc::unbounded_channel();
         let progress = Arc::new(Progress::default());
         let news = (sender, Arc::clone(&progress));

@@ -71,6 +71,7 @@ mod mailbox;
 mod metrics;
 mod model_executor;
 mod progress;
+mod sources;
 pub mod spec;
 mod step_tokens;
 mod stream;
@@ -91,6 +92,7 @@ pub use metrics::EngineMetrics;
 pub use model_executor::{KvMemory, ModelExecutor, ModelExecutorConfig, StateRoom};
 /// Part of the engine's interface: requests bring processors of their own.
 pub use pelton_sampling::{LogitsProcessor, LogprobsMode, RowContext, ScoredToken};
+pub use sources::Sources;
 pub use spec::{SpecConfig, SpecMethod, SpecStats};
 pub use step_tokens::StepTokens;
 pub use stream::{SampledToken, TokenEvent, TokenStream};

@@ -14,7 +14,8 @@ mod prompts;
 
 use crate::spec::{Odds, Verification};
 use crate::{
-    Drafting, Execution, Executor, ExecutorError, Extras, Fault, KvCapacity, Panicked, guard,
+    Drafting, Execution, Executor, ExecutorError, Extras, Fault, KvCapacity, Panicked, Sources,
+    guard,
 };
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_model::{
@@ -328,6 +329,7 @@ impl<D: Ops> ModelExecutor<D> {
         let mut sequences = emptied(std::mem::take(kept));
         sequences.extend(plan.sequences.iter().map(|share| ForwardSequence {
             rows: share.tokens.clone(),
+            n_source: share.n_source,
             first_position: share.first_position,
             block_tables: BlockTables::new(&tables[share.blocks.clone()], n_groups),
             lane: share.lane.as_ref().map(|lane| Lane {
@@ -487,6 +489,14 @@ where
 
     fn max_context_tokens(&self) -> usize {
         self.decoder.spec().max_context
+    }
+
+    fn sources(&self) -> Option<Sources> {
+        self.decoder.spec().encoder.as_ref().map(|encoder| Sources {
+            max_source: encoder.max_source,
+            max_own: encoder.max_own,
+            first_tokens: encoder.first_tokens.clone(),
+        })
     }
 
     fn drafting(&mut self) -> Option<&mut dyn Drafting> {

@@ -140,6 +140,7 @@ fn expected(chain: &Chain) -> BTreeMap<Vec<TokenId>, f64> {
             let last = [tokens.len() - 1];
             let sequences = [ForwardSequence {
                 rows,
+                n_source: 0,
                 first_position: 0,
                 block_tables: BlockTables::one(&block_table),
                 lane: None,

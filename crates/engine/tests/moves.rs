@@ -85,6 +85,7 @@ fn plan(id: u64, first_position: usize, tokens: &[TokenId], blocks: &[u32]) -> S
             samples: true,
             parents: 0..0,
             n_drafts: 0,
+            n_source: 0,
             n_generated: (first_position + tokens.len()) - N_PROMPT,
             lane: None,
         }],

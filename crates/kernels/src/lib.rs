@@ -72,7 +72,7 @@ pub use layout::{
 pub use machine::{beyond_caches_bytes, cpu_model, last_level_cache_bytes};
 pub use nodes::{NodeChoice, NodePolicy};
 pub use ops::activations::{Activations, Forms};
-pub use ops::attention::{AttentionInput, AttentionSeq};
+pub use ops::attention::{AttentionInput, AttentionSeq, DistanceBias};
 pub use ops::kv::{KvCache, KvDtype, KvLayer, KvPart, KvShape, StoreKv, StridedRows};
 pub use ops::matmul::{Largest, LogitsOp, MatmulGroup, MatmulGroups, MatmulOutput};
 pub use ops::quantize::QuantizedRows;

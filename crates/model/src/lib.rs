@@ -42,7 +42,7 @@ pub mod rope;
 mod state;
 mod wrapper;
 
-pub use arch::{ARCHS, Arch, ArchSpec, ENCODERS, LayerSpec, Mixer};
+pub use arch::{ARCHS, Arch, ArchSpec, ENCODER_DECODERS, ENCODERS, EncoderSpec, LayerSpec, Mixer};
 pub use comm::{Communicator, SoleRank};
 pub use config::{HfConfig, Window, parse_config};
 pub use decoder::{

@@ -94,6 +94,12 @@ impl Parameters {
         self
     }
 
+    /// The same in an encoder, which rows of the decoder do not go through.
+    pub(crate) fn of_source(mut self) -> Self {
+        self.matrices.iter_mut().for_each(|matrix| matrix.n_active = 0);
+        self
+    }
+
     /// These and other ones.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.matrices.extend(other.matrices);
@@ -152,6 +158,18 @@ impl ArchSpec {
                 let products = [[width, hidden], [hidden, width]];
                 all = all.and(Parameters::products(&products)).vector(true, per_norm);
             }
+        }
+        if let Some(encoder) = &self.encoder {
+            if let Some(positions) = encoder.positions {
+                all = all.with(MatrixRole::Table, positions.n_rows, hidden);
+            }
+            for (i, layer) in encoder.layers.iter().enumerate() {
+                let n_norms = layer.norms(i, &self.ends).into_iter().filter(|has_norm| *has_norm);
+                let mixer = layer.mixer.parameters(hidden, head_rows).of_source();
+                let mlp = layer.mlp.parameters(hidden, head_rows).of_source();
+                all = all.vector(true, n_norms.count() * per_norm).and(mixer).and(mlp);
+            }
+            all = all.vector(encoder.final_norm, per_norm).vector(self.embedding_norm, per_norm);
         }
         if !self.tied_embeddings {
             all = all.with(MatrixRole::Head, self.vocab_size, hidden);

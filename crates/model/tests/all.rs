@@ -21,6 +21,7 @@ mod packed_cache;
 mod plain_device;
 mod quantized_families;
 mod seam;
+mod seq2seq;
 mod shared_pages;
 mod vectors_of_decoders;
 mod walk;

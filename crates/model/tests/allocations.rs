@@ -48,6 +48,7 @@ fn decode(decoder: &mut Decoder<CpuDevice>, m: usize) -> u64 {
     let mut sequences: Vec<ForwardSequence<'_>> = (0..m)
         .map(|s| ForwardSequence {
             rows: s..s + 1,
+            n_source: 0,
             first_position: 0,
             block_tables: BlockTables::one(&tables[s]),
             lane: None,

@@ -109,6 +109,7 @@ fn a_tree_of_drafts_is_every_one_of_its_paths() {
                 let rows = 0..tokens.len();
                 let sequence = ForwardSequence {
                     rows,
+                    n_source: 0,
                     first_position,
                     block_tables: BlockTables::one(block_table),
                     lane: None,
@@ -155,6 +156,7 @@ fn run_batch(decoder: &mut Decoder<CpuDevice>, tokens: &[TokenId]) -> Vec<Vec<f3
     for s in 1..n_sequences {
         let sequence = ForwardSequence {
             rows: 0..first(s),
+            n_source: 0,
             first_position: 0,
             block_tables: BlockTables::one(&tables[s]),
             lane: lane(decoder, s, 0),
@@ -177,6 +179,7 @@ fn run_batch(decoder: &mut Decoder<CpuDevice>, tokens: &[TokenId]) -> Vec<Vec<f3
         let (first_position, block_table) = (first(s), tables[s].as_slice());
         sequences.push(ForwardSequence {
             rows,
+            n_source: 0,
             first_position,
             block_tables: BlockTables::one(block_table),
             lane: lane(decoder, s, first_position),
@@ -213,6 +216,7 @@ fn greedy_rows_are_told_the_likeliest_of_the_logits_that_they_do_not_get() {
             let blocks = scattered(n);
             let sequence = ForwardSequence {
                 rows: 0..n,
+                n_source: 0,
                 first_position: 0,
                 block_tables: BlockTables::one(&blocks),
                 lane: lane(&decoder, 0, 0),
@@ -253,6 +257,7 @@ fn scored_rows_have_the_same_logits_in_pieces_of_any_size() {
         let blocks = scattered(n);
         let sequence = ForwardSequence {
             rows: 0..n,
+            n_source: 0,
             first_position: 0,
             block_tables: BlockTables::one(&blocks),
             lane: lane(&decoder, 0, 0),
@@ -355,6 +360,7 @@ fn a_copied_block_reads_like_the_original() {
             let n = range.len();
             let sequence = ForwardSequence {
                 rows: 0..n,
+                n_source: 0,
                 first_position: range.start,
                 block_tables: BlockTables::one(blocks),
                 lane: None,
@@ -395,6 +401,7 @@ fn a_block_swapped_out_and_in_elsewhere_reads_like_the_original() {
                 let (rows, first_position) = (0..n, range.start);
                 let sequence = ForwardSequence {
                     rows,
+                    n_source: 0,
                     first_position,
                     block_tables: BlockTables::one(block_table),
                     lane: None,

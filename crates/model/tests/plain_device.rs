@@ -121,7 +121,8 @@ fn step<D: Ops>(
     let block_tables = BlockTables::one(place.1);
     let lane = decoder.spec().is_recurrent().then(|| Lane::at(0, place.0));
     let rows = 0..tokens.len();
-    let sequence = ForwardSequence { rows, first_position: place.0, block_tables, lane, tree };
+    let sequence =
+        ForwardSequence { rows, n_source: 0, first_position: place.0, block_tables, lane, tree };
     let rows: Vec<usize> = (0..tokens.len()).collect();
     let input = ForwardInput { tokens, sequences: &[sequence], logits_rows: &rows };
     let n_layers = decoder.spec().layers.len();

@@ -93,6 +93,7 @@ fn a_walk_gives_the_logits_of_the_decoder_and_taps_what_is_read() {
     let tables = [0, 1, 2, 3];
     let sequence = ForwardSequence {
         rows: 0..TOKENS.len(),
+        n_source: 0,
         first_position: 0,
         block_tables: BlockTables::one(&tables),
         lane: None,

@@ -43,7 +43,8 @@ impl RowWork {
                 let gqa = &both.attention;
                 gqa.rope.map_or(0, |_| gqa.q_width() + gqa.kv_width())
             }
-            Mixer::Recurrent(_)
+            Mixer::CrossAttention(_)
+            | Mixer::Recurrent(_)
             | Mixer::SelectiveScan(_)
             | Mixer::ShortConv(_)
             | Mixer::TimeMix(_)

@@ -35,7 +35,10 @@ impl Budget {
         }
     }
 
-    /// Takes a chunk of `n_remaining` tokens that begin at `position`.
+    /// Takes a chunk of `n_remaining` tokens that begin at `position`, the first `n_together` of which
+    /// are computed in one step or not at all.
+    ///
+    /// The first chunk of a step has these whatever its budget is, because a source cannot be cut.
     ///
     /// The first chunk of a step has at least one token, and a quarter of a block where the decode
     /// rows alone take longer than their target: otherwise prompts would starve beside a target
@@ -43,7 +46,7 @@ impl Budget {
     pub(crate) fn take_chunk(
         &mut self,
         position: usize,
-        n_remaining: usize,
+        (n_remaining, n_together): (usize, usize),
         config: &SchedulerConfig,
     ) -> usize {
         let most = n_remaining.min(self.n_tokens).min(config.choices.chunk_tokens());
@@ -58,9 +61,14 @@ impl Budget {
                 self.cost.tokens_within(time_ns, position, most).max(least.min(most))
             }
         };
+        let n_tokens = match n_tokens < n_together {
+            true if self.has_chunk => 0,
+            true => n_together,
+            false => n_tokens,
+        };
         if n_tokens > 0 {
             self.has_chunk = true;
-            self.n_tokens -= n_tokens;
+            self.n_tokens = self.n_tokens.saturating_sub(n_tokens);
             if let Some(time_ns) = &mut self.time_ns {
                 let mut load = StepLoad::default();
                 load.add_rows(position, n_tokens, usize::from(n_tokens == n_remaining));

@@ -185,6 +185,11 @@ impl Kv {
         let mut found = self.tree.find(sequence.namespace, known, &mut self.found);
         self.cut_to_state(&mut found, host);
         self.cut_to_windows(&mut found, host);
+        let n_partial = found.partial.map_or(0, |(_, n_tokens)| n_tokens);
+        if found.n_full * self.block_size + n_partial < sequence.source.end() {
+            // A part of a source is of no use.
+            found.cut(0, &mut self.found);
+        }
         found
     }
 

@@ -168,6 +168,8 @@ pub struct ScheduledSequence {
     pub samples: bool,
     /// How many of the last `tokens` are drafts: guesses to be verified, not known tokens.
     pub n_drafts: usize,
+    /// Tokens at the beginning of the sequence that an encoder reads.
+    pub n_source: usize,
     /// Output tokens that exist already: the index of the one that would be sampled now.
     pub n_generated: usize,
     /// Its lane; `None` for a model without recurrent layers.

@@ -190,7 +190,7 @@ impl Scheduler {
         let namespace = match self.config.choices.prefix_cache {
             // Namespaces of tenants are hashes, and those of arrivals are counted from 0.
             _ if is_scored => Namespace(u64::MAX - self.next_arrival),
-            true => service.namespace,
+            true => service.namespace.of_source(service.source.n_tokens),
             // A namespace of its own: the request alone finds the KV that it left in the cache.
             false => Namespace(self.next_arrival),
         };
@@ -206,6 +206,7 @@ impl Scheduler {
             is_led: kind == Kind::Led,
             is_scored,
             n_prompt: prompt.len(),
+            source: service.source,
             tokens: prompt,
             max_tokens,
             stop_tokens,

@@ -14,7 +14,7 @@ use crate::{
     DraftTree, LaneShare, Rows, ScheduledSequence, SchedulerConfig, SchedulerOutput,
     SequenceUpdate, StateConfig, StepLoad, Tick, TransferId,
 };
-use pelton_base::{FinishReason, Namespace, RequestId, Slo, TokenId, Usage};
+use pelton_base::{FinishReason, Namespace, RequestId, Slo, Source, TokenId, Usage};
 
 /// Place in the order of service; the smaller goes first and is preempted last.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -82,6 +82,8 @@ pub(crate) struct Sequence {
     /// Prompt, then output.
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) n_prompt: usize,
+    /// The beginning of the prompt that an encoder reads: computed in one step or not at all.
+    pub(crate) source: Source,
     pub(crate) max_tokens: usize,
     pub(crate) stop_tokens: Vec<TokenId>,
     /// Prompt tokens found in the cache at the first admission; `None` before it.
@@ -129,6 +131,7 @@ impl Sequence {
             is_scored: false,
             tokens,
             n_prompt: self.n_prompt,
+            source: self.source,
             max_tokens: self.max_tokens,
             stop_tokens: self.stop_tokens.clone(),
             n_cached: None,
@@ -140,9 +143,9 @@ impl Sequence {
 
     fn usage(&self) -> Usage {
         Usage {
-            prompt_tokens: self.n_prompt,
+            prompt_tokens: self.n_prompt - self.source.n_padding,
             completion_tokens: self.n_generated(),
-            cached_tokens: self.n_cached.unwrap_or(0),
+            cached_tokens: self.n_cached.unwrap_or(0).saturating_sub(self.source.n_padding),
             accepted_prediction_tokens: self.n_accepted,
             rejected_prediction_tokens: self.n_rejected,
             // The scheduler knows no text.
@@ -322,6 +325,7 @@ impl Running {
             blocks: first_block..blocks.len(),
             samples,
             n_drafts,
+            n_source: self.sequence.source.n_tokens,
             n_generated: self.sequence.n_generated(),
             lane: self.held.lane.as_ref().map(|lane| LaneShare {
                 lane: lane.id,

@@ -101,6 +101,7 @@ fn attend(what: &str, layers: Layers, n_rows: usize) -> Block {
                 segment: None,
                 softcap: None,
                 slopes: None,
+                bias: None,
                 sinks: None,
             };
             let mut at = 0;

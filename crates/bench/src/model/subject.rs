@@ -215,6 +215,7 @@ impl<'a> Subject<'a> {
         let rows: Vec<usize> = if with_logits { (0..n_rows).collect() } else { Vec::new() };
         let sequence = ForwardSequence {
             rows: 0..n_rows,
+            n_source: 0,
             first_position: first,
             block_tables: BlockTables::new(&self.block_tables, self.n_groups),
             // Of timing alone: a lane is not what its place says where rows are computed again.

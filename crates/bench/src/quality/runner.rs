@@ -74,6 +74,7 @@ impl Runner {
     ) {
         let sequence = ForwardSequence {
             rows: 0..tokens.len(),
+            n_source: 0,
             first_position,
             block_tables: BlockTables::new(&self.tables, self.n_groups),
             lane: decoder.spec().is_recurrent().then(|| Lane::at(0, first_position)),

@@ -151,7 +151,11 @@ impl Group {
         let begin = |constraint: &Constraint| guard(RULE, || constraint.begin());
         let rule = constraint.as_ref().map(begin).transpose()?;
         let lens = Arc::new(Lens::new(&ask, params.width));
-        let bounds = Bounds { n_prompt: ask.prompt.len(), n_most, ends: ask.stop_tokens.clone() };
+        let bounds = Bounds {
+            n_prompt: ask.prompt.len() - ask.service.source.end(),
+            n_most,
+            ends: ask.stop_tokens.clone(),
+        };
         let SamplingParams { logprobs, .. } = ask.sampling;
         ask.sampling = SamplingParams { logprobs, ..SamplingParams::greedy() };
         ask.stop_tokens.clear();

@@ -127,6 +127,7 @@ impl<D: Ops> DraftModel<D> {
             let end = first + share.tokens.len();
             sequences.push(ForwardSequence {
                 rows: first..end,
+                n_source: 0,
                 first_position: share.first_position,
                 block_tables: BlockTables::one(&self.sequences[&ids[share.row]].table),
                 lane: None,

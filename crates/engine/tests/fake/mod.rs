@@ -5,7 +5,9 @@
 //! plans say; transfers may take several steps. Sampling is the real one.
 
 use pelton_base::{Request, RequestId, TokenId};
-use pelton_engine::{Drafting, Execution, Executor, ExecutorError, Extras, KvCapacity, Panicked};
+use pelton_engine::{
+    Drafting, Execution, Executor, ExecutorError, Extras, KvCapacity, Panicked, Sources,
+};
 use pelton_sampling::{Philox, Sampler, SamplerState};
 use pelton_sched::{BlockId, Direction, HostBlockId, ScheduledSequence, SchedulerOutput, Transfer};
 use std::collections::HashMap;
@@ -242,6 +244,10 @@ impl Executor for FakeExecutor {
 
     fn max_context_tokens(&self) -> usize {
         1 << 20
+    }
+
+    fn sources(&self) -> Option<Sources> {
+        None
     }
 
     fn drafting(&mut self) -> Option<&mut dyn Drafting> {

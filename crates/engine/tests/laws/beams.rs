@@ -19,6 +19,7 @@ fn logits_after(decoder: &mut Decoder<PlainDevice>, tokens: &[TokenId]) -> Vec<f
     let mut kv = decoder.new_kv(blocks.len(), 16);
     let sequence = ForwardSequence {
         rows: 0..tokens.len(),
+        n_source: 0,
         first_position: 0,
         block_tables: BlockTables::one(&blocks),
         lane: None,

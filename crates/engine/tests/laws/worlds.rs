@@ -10,7 +10,7 @@ use pelton_engine::spec::{
 use pelton_engine::{
     Drafting, Engine, EngineConfig, EngineHandle, EngineMetrics, Execution, Executor,
     ExecutorError, Extras, KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, Panicked,
-    SampledToken, SpecConfig, SpecMethod, TokenStream,
+    SampledToken, Sources, SpecConfig, SpecMethod, TokenStream,
 };
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{Compute, CpuDevice, LoadOptions, ModelFiles, export_gguf, load as load_model};
@@ -277,6 +277,10 @@ impl<E: Executor> Executor for Held<E> {
 
     fn max_context_tokens(&self) -> usize {
         self.inner.max_context_tokens()
+    }
+
+    fn sources(&self) -> Option<Sources> {
+        self.inner.sources()
     }
 
     fn drafting(&mut self) -> Option<&mut dyn Drafting> {

@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use pelton_base::{Request, RequestId, SamplingParams, TokenId};
 use pelton_engine::{
     Drafting, Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, Extras,
-    KvCapacity, Panicked, ScoredToken, SpecConfig,
+    KvCapacity, Panicked, ScoredToken, Sources, SpecConfig,
 };
 use pelton_llm::{Llm, LlmInfo, LlmParts, Runtime, RuntimeOptions};
 use pelton_sampling::{RowContext, TokenLogprobs};
@@ -121,6 +121,10 @@ impl Executor for Parrot {
 
     fn max_context_tokens(&self) -> usize {
         CONTEXT
+    }
+
+    fn sources(&self) -> Option<Sources> {
+        None
     }
 
     fn drafting(&mut self) -> Option<&mut dyn Drafting> {

@@ -85,12 +85,13 @@ mod stablelm;
 mod starcoder2;
 mod step;
 mod stored;
+mod t5;
 
 pub use crate::layer::{
-    Absent, Act, ChannelMix, ExpertGroups, Gate, GatedMlp, Gqa, GroupRank, Kept, KvHeads, Mixer,
-    Mla, Mlp, Moe, Parallel, PlainMlp, QkNorm, Recurrent, Router, RouterScore, Rule,
-    SelectionNorms, SelectiveScan, SharedExpert, ShortConv, Temperature, TimeMix, ValueHeads,
-    WithExperts,
+    Absent, Act, ChannelMix, CrossAttention, ExpertGroups, Gate, GatedMlp, Gqa, GroupRank, Kept,
+    KvHeads, Mixer, Mla, Mlp, Moe, Parallel, PlainMlp, QkNorm, Recurrent, RelativeBias, Router,
+    RouterScore, Rule, SelectionNorms, SelectiveScan, SharedExpert, ShortConv, Temperature,
+    TimeMix, ValueHeads, WithExperts,
 };
 pub(crate) use class_head::{ClassHead, HeadAct, HeadRow, HeadStep};
 pub use encoders::ENCODERS;
@@ -99,7 +100,7 @@ pub(crate) use family::{LayerPattern, Preset};
 pub use layer::{LayerSpec, Residual, Wiring};
 pub(crate) use memory::MemoryPlace;
 pub use multipliers::Multipliers;
-pub use registry::{ARCHS, find, find_gguf};
+pub use registry::{ARCHS, ENCODER_DECODERS, find, find_gguf};
 pub(crate) use registry::{is_classifier, is_headless, known, unknown, unknown_gguf};
-pub use spec::{ArchSpec, Ends, LayerInputs, LearnedPositions, NormKind};
+pub use spec::{ArchSpec, EncoderSpec, Ends, LayerInputs, LearnedPositions, NormKind};
 pub(crate) use stored::{Experts, Fused, GateUp, Halves, Part, Stored};

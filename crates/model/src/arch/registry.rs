@@ -6,7 +6,7 @@ use super::{
     granite, granite_hybrid, granite_moe, helium, internlm2, internlm3, jamba, kimi_linear, lfm2,
     llama, llama4, mamba, mamba2, minicpm, minicpm3, minimax, ministral, mistral, mixtral,
     nemotron, nemotron_h, olmo, olmo_hybrid, olmo2, olmo3, olmoe, opt, phi, phi3, qwen2, qwen2_moe,
-    qwen3, qwen3_5, qwen3_moe, qwen3_next, rwkv7, seed_oss, smollm3, stablelm, starcoder2,
+    qwen3, qwen3_5, qwen3_moe, qwen3_next, rwkv7, seed_oss, smollm3, stablelm, starcoder2, t5,
 };
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
@@ -81,9 +81,12 @@ pub static ARCHS: &[Arch] = &[
     starcoder2::ARCH,
 ];
 
-/// Decoders and encoders.
+/// Every supported model of an encoder and a decoder. Conformance tests iterate over this table.
+pub static ENCODER_DECODERS: &[Arch] = &[t5::ARCH];
+
+/// Decoders, encoders, and models of both.
 fn all() -> impl Iterator<Item = &'static Arch> {
-    ARCHS.iter().chain(ENCODERS)
+    ARCHS.iter().chain(ENCODERS).chain(ENCODER_DECODERS)
 }
 
 fn find_whole(name: &str) -> Option<&'static Arch> {

@@ -2,7 +2,7 @@
 
 use pelton_base::TokenId;
 
-use super::{Act, LayerSpec, Mlp, Multipliers, PlainMlp};
+use super::{Act, LayerSpec, Mixer, Mlp, Multipliers, PlainMlp};
 use crate::config::{HfConfig, Window};
 use crate::rope::RopeSpec;
 
@@ -29,6 +29,8 @@ pub struct ArchSpec {
     pub embedding_norm: bool,
     /// One entry per decoder layer, so that mixed stacks need no special case.
     pub layers: Vec<LayerSpec>,
+    /// The encoder whose rows the layers attend to, in encoder-decoder models.
+    pub encoder: Option<EncoderSpec>,
     /// Vectors that each token has for every layer, beside its embedding.
     pub layer_inputs: Option<LayerInputs>,
     /// Whether what a layer leaves is multiplied by a stored number.
@@ -72,6 +74,28 @@ impl Ends {
 
     /// The ends of BERT, except for the number of token types.
     pub const BERT: Self = Self { final_norm: false, head: false, ..Self::DECODER };
+}
+
+/// The encoder of a model whose decoder attends to its rows (Sutskever et al., 2014; Vaswani et al.,
+/// 2017).
+///
+/// It has the decoder's embedding, width and kind of norms. The text that it reads, the *source*, takes
+/// the first positions of a sequence, up to a whole block; the decoder's own tokens follow and count
+/// their positions from 0 again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EncoderSpec {
+    /// Layers in which a token sees the whole source.
+    pub layers: Vec<LayerSpec>,
+    /// Learned embeddings of positions, as [`ArchSpec::positions`].
+    pub positions: Option<LearnedPositions>,
+    /// Whether there is a norm after the last layer.
+    pub final_norm: bool,
+    /// Longest source, in tokens.
+    pub max_source: usize,
+    /// Most tokens of the decoder.
+    pub max_own: usize,
+    /// Tokens that the decoder begins with.
+    pub first_tokens: Vec<TokenId>,
 }
 
 /// Vectors that each token has for every layer, beside its embedding (Gemma Team, 2025: Gemma 3n).
@@ -145,6 +169,14 @@ impl ArchSpec {
     /// Whether a token sees only itself and the tokens before it, in every layer.
     pub fn is_causal(&self) -> bool {
         self.layers.iter().all(|layer| layer.mixer.is_causal())
+    }
+
+    /// Width of the keys of a source token, and of its values, in encoder-decoder models.
+    pub(crate) fn cross_width(&self) -> Option<usize> {
+        self.layers.iter().find_map(|layer| match &layer.mixer {
+            Mixer::CrossAttention(cross) => Some(cross.width()),
+            _ => None,
+        })
     }
 
     /// Whether tokens can be generated; if not, the model is for vectors of texts.

@@ -25,6 +25,13 @@ pub(crate) enum Part {
     V,
     O,
     Sinks,
+    /// The biases of scores by distance, in the first layer for all of them.
+    DistanceBias,
+    /// Attention to the rows of an encoder.
+    CrossQ,
+    CrossK,
+    CrossV,
+    CrossO,
     /// The latent that queries are made of.
     QDown,
     QUp,
@@ -217,6 +224,8 @@ pub(crate) struct Stored {
     pub(crate) names: &'static [(Part, &'static str)],
     /// Files whose layers are two layers here, with a mixer each.
     pub(crate) halves: Option<Halves>,
+    /// How the encoder's tensors are stored, in encoder-decoder models.
+    pub(crate) encoder: Option<&'static Stored>,
     /// The names of all parts that are not in `names`.
     pub(crate) usual: fn(Part) -> &'static str,
     /// Whether q, k and v are one tensor; a file that stores them apart is read, too.
@@ -246,6 +255,7 @@ impl Stored {
         layers: "layers",
         names: &[],
         halves: None,
+        encoder: None,
         usual: hf_name,
         qkv: Fused::No,
         is_gate_up_fused: false,
@@ -288,6 +298,11 @@ fn hf_name(part: Part) -> &'static str {
         Part::V => "self_attn.v_proj",
         Part::O => "self_attn.o_proj",
         Part::Sinks => "self_attn.sinks",
+        Part::DistanceBias => "self_attn.relative_attention_bias",
+        Part::CrossQ => "encoder_attn.q_proj",
+        Part::CrossK => "encoder_attn.k_proj",
+        Part::CrossV => "encoder_attn.v_proj",
+        Part::CrossO => "encoder_attn.out_proj",
         Part::QDown => "self_attn.q_a_proj",
         Part::QUp => "self_attn.q_b_proj",
         Part::KvDown => "self_attn.kv_a_proj_with_mqa",
@@ -387,6 +402,11 @@ fn gguf_name(part: Part) -> &'static str {
         Part::V => "attn_v",
         Part::O => "attn_output",
         Part::Sinks => "attn_sinks",
+        Part::DistanceBias => "attn_rel_b",
+        Part::CrossQ => "cross_attn_q",
+        Part::CrossK => "cross_attn_k",
+        Part::CrossV => "cross_attn_v",
+        Part::CrossO => "cross_attn_o",
         Part::QDown => "attn_q_a",
         Part::QUp => "attn_q_b",
         Part::KvDown => "attn_kv_a_mqa",

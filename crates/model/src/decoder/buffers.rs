@@ -4,7 +4,7 @@ use pelton_base::TokenId;
 
 use super::ForwardInput;
 use super::inputs::InputRows;
-use crate::arch::{ArchSpec, LayerSpec, Mixer};
+use crate::arch::{ArchSpec, EncoderSpec, LayerSpec, LearnedPositions, Mixer};
 use crate::device::{Ops, RowPlan};
 
 /// Rows between operations, kept from step to step.
@@ -35,6 +35,8 @@ pub(super) struct Buffers<D: Ops> {
     pub(super) attended: [Vec<(usize, D::Buf)>; 2],
     /// Rows of the last layer's `attended` that go on, likewise.
     pub(super) kept_attended: [Vec<(usize, D::Buf)>; 2],
+    /// Keys and values of the rows of an encoder for one layer, `[m, 2 * width]`, where there is one.
+    pub(super) source_kv: Option<D::Buf>,
     /// Rows of the last layer's `x` that go on.
     pub(super) kept_x: D::Buf,
     /// Vectors of the tokens for each layer, where they have such.
@@ -48,7 +50,9 @@ impl<D: Ops> Buffers<D> {
         let per_width = |widths_of: &dyn Fn(&Mixer) -> [usize; 2]| {
             [0, 1].map(|nth| {
                 let width = |layer: &LayerSpec| widths_of(&layer.mixer)[nth];
-                let mut widths: Vec<usize> = spec.layers.iter().map(width).collect();
+                let of_encoder = spec.encoder.iter().flat_map(|encoder| &encoder.layers);
+                let mut widths: Vec<usize> =
+                    spec.layers.iter().chain(of_encoder).map(width).collect();
                 widths.sort_unstable();
                 widths.dedup();
                 widths.retain(|width| *width > 0);
@@ -68,6 +72,7 @@ impl<D: Ops> Buffers<D> {
             qkv: per_width(&Mixer::query_widths),
             attended: per_width(&Mixer::out_widths),
             kept_attended: per_width(&Mixer::out_widths),
+            source_kv: spec.cross_width().map(|width| device.buffer(2 * width)),
             kept_x: device.buffer(hidden),
             inputs: InputRows::new(spec, device),
         }
@@ -75,15 +80,37 @@ impl<D: Ops> Buffers<D> {
 
     /// Places every row and those asked for; checks the input's contract on the way.
     pub(super) fn place(&mut self, spec: &ArchSpec, input: &ForwardInput<'_>, block_size: usize) {
+        let most = spec.encoder.as_ref().map_or(spec.max_context, |encoder| encoder.max_own);
+        self.place_within(spec, (spec.positions, most), input, block_size);
+    }
+
+    /// Places the rows of sources, for the encoder.
+    pub(super) fn place_sources(
+        &mut self,
+        (spec, encoder): (&ArchSpec, &EncoderSpec),
+        input: &ForwardInput<'_>,
+        block_size: usize,
+    ) {
+        self.place_within(spec, (encoder.positions, encoder.max_source), input, block_size);
+    }
+
+    /// Places rows whose positions are below `most`.
+    fn place_within(
+        &mut self,
+        spec: &ArchSpec,
+        (table, most): (Option<LearnedPositions>, usize),
+        input: &ForwardInput<'_>,
+        block_size: usize,
+    ) {
         let Self { all, kept, position_rows, .. } = self;
         all.place(input.sequences, spec.n_kv_groups(), block_size);
         kept.gather(all, input.logits_rows);
         let positions = all.positions();
-        let (end, most) = (positions.iter().max().map_or(0, |last| last + 1), spec.max_context);
+        let end = positions.iter().max().map_or(0, |last| last + 1);
         assert!(end <= most, "position {end} is beyond the context of {most}");
         assert_eq!(positions.len(), input.tokens.len(), "rows cover the tokens");
         position_rows.clear();
-        if let Some(table) = spec.positions {
+        if let Some(table) = table {
             let rows = positions.iter().map(|position| position + table.first_row);
             position_rows.extend(rows.map(|row| TokenId(row as u32)));
         }

@@ -30,6 +30,7 @@ mod inputs;
 mod kv;
 mod laps;
 mod pass;
+mod source;
 mod walk;
 
 use pelton_base::TokenId;
@@ -44,6 +45,7 @@ use buffers::Buffers;
 use laps::Clock;
 pub use laps::{Lap, StepOp};
 use pass::{Layer, Pass};
+use source::SourceSplit;
 pub use walk::{LayerWalk, Reads, Tap, TextRows};
 
 /// A loaded model on a device.
@@ -105,7 +107,8 @@ impl<D: Ops> Decoder<D> {
     pub(crate) fn new(spec: ArchSpec, weights: Weights<D>, device: D, kv_dtype: KvDtype) -> Self {
         let hidden = spec.hidden_size;
         // Every projection that reads a norm; two norms side by side write the same buffer.
-        let inputs: Vec<&Linear<D>> = (weights.layers.iter())
+        let of_encoder = weights.encoder.iter().flat_map(|encoder| &encoder.layers);
+        let inputs: Vec<&Linear<D>> = (weights.layers.iter().chain(of_encoder))
             .flat_map(|layer| layer.attention.inputs().into_iter().chain(layer.mlp.inputs()))
             .collect();
         // Reordered inputs are read as f32, because quantized groups cannot be permuted; so are
@@ -259,6 +262,24 @@ impl<D: Ops> Decoder<D> {
     }
 
     fn step(
+        &mut self,
+        n_layers: usize,
+        kv: &mut D::Kv,
+        input: &ForwardInput<'_>,
+        wanted: Wanted<'_>,
+        out: &mut Vec<f32>,
+    ) {
+        match SourceSplit::new(input, D::kv_block_size(kv)) {
+            None => self.step_own(n_layers, kv, input, wanted, out),
+            Some(split) => {
+                self.encode(kv, &split.sources.input());
+                self.step_own(n_layers, kv, &split.own.input(), wanted, out);
+            }
+        }
+    }
+
+    /// A step of rows that an encoder has no part in.
+    fn step_own(
         &mut self,
         n_layers: usize,
         kv: &mut D::Kv,

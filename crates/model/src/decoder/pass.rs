@@ -7,11 +7,11 @@ use super::laps::{Clock, StepOp};
 use super::{Buffers, ForwardInput, Reads, ScoredRows};
 use crate::arch::{ArchSpec, LayerSpec, MemoryPlace, Mixer, Mlp, Residual, Wiring};
 use crate::device::{
-    AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp, ShiftMixer,
-    ShiftOp,
+    AttentionOp, ConvOp, CrossOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp,
+    ShiftMixer, ShiftOp,
 };
 use crate::layer::{Linear, Module, Norm};
-use crate::load::{LayerWeights, Weights};
+use crate::load::{EncoderWeights, LayerWeights, Weights};
 use crate::rope::RopeTable;
 
 /// Rows between operations. References are swapped where the roles of two buffers are.
@@ -32,6 +32,7 @@ pub(super) struct Pass<'p, D: Ops> {
     first_values: &'p mut D::Buf,
     /// Vectors of the tokens for each layer.
     pub(super) inputs: Option<&'p mut InputRows<D>>,
+    source_kv: Option<&'p mut D::Buf>,
     qkv: &'p mut [Vec<(usize, D::Buf)>; 2],
     attended: &'p mut [Vec<(usize, D::Buf)>; 2],
     kept_attended: &'p mut [Vec<(usize, D::Buf)>; 2],
@@ -77,6 +78,7 @@ impl<D: Ops> Layer<'_, D> {
 /// One layer's sequence mixer in one step.
 enum MixerOp<'p, D: Ops> {
     Gqa(AttentionOp<'p, D>),
+    Cross(CrossOp<'p, D>),
     Mla(LatentOp<'p, D>),
     Recurrent(RecurrentOp<'p, D>),
     Selective(SelectiveOp<'p, D>),
@@ -102,6 +104,9 @@ impl<'p, D: Ops> MixerOp<'p, D> {
             }
             Mixer::Gqa(Module { spec: gqa, weights }) => {
                 Self::Gqa(AttentionOp { rows, place: pages, group, gqa, weights })
+            }
+            Mixer::CrossAttention(Module { spec: cross, weights }) => {
+                Self::Cross(CrossOp { rows, place: pages, group, cross, weights })
             }
             Mixer::Mla(Module { spec: mla, weights }) => {
                 Self::Mla(LatentOp { rows, place: pages, group, mla, weights })
@@ -156,6 +161,7 @@ impl<'p, D: Ops> Pass<'p, D> {
             normed_delta,
             inputs: buffers.inputs.as_mut(),
             first_values: &mut buffers.first_values,
+            source_kv: buffers.source_kv.as_mut(),
             qkv: &mut buffers.qkv,
             attended: &mut buffers.attended,
             kept_attended: &mut buffers.kept_attended,
@@ -167,15 +173,8 @@ impl<'p, D: Ops> Pass<'p, D> {
 
     /// Writes the embeddings of tokens and what is added to them to `x`, and their first norm.
     pub(super) fn embed(&mut self, spec: &ArchSpec, weights: &Weights<D>, tokens: &[TokenId]) {
+        self.embed_placed(spec, weights, weights.positions.as_ref(), tokens);
         let Self { device, x, delta, position_rows: rows, .. } = self;
-        device.embed(&weights.embedding, tokens, x);
-        if spec.embedding_scale != 1.0 {
-            device.scale(x, spec.embedding_scale);
-        }
-        if let Some(table) = &weights.positions {
-            device.embed(table, rows, delta);
-            device.add(x, delta);
-        }
         if let Some(table) = &weights.token_types {
             rows.clear();
             rows.extend_from_slice(self.token_kinds);
@@ -198,6 +197,59 @@ impl<'p, D: Ops> Pass<'p, D> {
         self.clock.lap(StepOp::Embed);
     }
 
+    /// The same for the tokens of sources, up to the first norm of the encoder.
+    pub(super) fn embed_source(
+        &mut self,
+        spec: &ArchSpec,
+        weights: &Weights<D>,
+        encoder: &EncoderWeights<D>,
+        tokens: &[TokenId],
+    ) {
+        self.embed_placed(spec, weights, encoder.positions.as_ref(), tokens);
+        let Self { device, x, delta, normed, .. } = self;
+        if let Some(norm) = &encoder.embedding_norm {
+            device.norm(x, norm, delta);
+            std::mem::swap(x, delta);
+        }
+        if let Some(norm) = encoder.layers.first().and_then(LayerWeights::first_norm) {
+            device.norm(x, norm, normed);
+        }
+        self.clock.lap(StepOp::Embed);
+    }
+
+    /// Writes the embeddings of tokens, scaled, and those of their positions to `x`.
+    fn embed_placed(
+        &mut self,
+        spec: &ArchSpec,
+        weights: &Weights<D>,
+        positions: Option<&D::Weight>,
+        tokens: &[TokenId],
+    ) {
+        let Self { device, x, delta, position_rows: rows, .. } = self;
+        device.embed(&weights.embedding, tokens, x);
+        if spec.embedding_scale != 1.0 {
+            device.scale(x, spec.embedding_scale);
+        }
+        if let Some(table) = positions {
+            device.embed(table, rows, delta);
+            device.add(x, delta);
+        }
+    }
+
+    /// Stores the keys and values that a layer of the decoder reads of the encoder's last rows.
+    pub(super) fn store_source(&mut self, layer: &Layer<'p, D>, has_norm: bool, kv: &mut D::Kv) {
+        let Self { device, x, normed, source_kv, .. } = self;
+        let Mixer::CrossAttention(Module { spec: cross, weights }) = &layer.weights.attention
+        else {
+            return;
+        };
+        let (place, group) = (layer.place.pages, layer.spec.kv_group);
+        let op = CrossOp { rows: self.rows, place, group, cross, weights };
+        let rows = source_kv.as_deref_mut().expect("invariant: a buffer for what is stored");
+        device.store_source(&op, if has_norm { normed } else { x }, kv, rows);
+        self.clock.lap(StepOp::Project);
+    }
+
     /// Puts rows in the place of embeddings: those of a matrix, looked up by their numbers.
     pub(super) fn put(&mut self, rows: &D::Weight, ids: &[TokenId], norm: Option<&Norm<D>>) {
         self.device.embed(rows, ids, self.x);
@@ -217,6 +269,7 @@ impl<'p, D: Ops> Pass<'p, D> {
             let qkv = of_width(&mut self.qkv[nth], width);
             match MixerOp::new(self.rows, layer, nth) {
                 MixerOp::Gqa(op) => self.device.qkv_rope_store(&op, input, kv, qkv),
+                MixerOp::Cross(op) => self.device.linear(self.rows, &op.weights.q, input, qkv),
                 MixerOp::Mla(op) => self.device.latent_project_store(&op, input, kv, qkv),
                 MixerOp::Recurrent(op) => {
                     self.device.linear(self.rows, &op.weights.input, input, qkv);
@@ -270,6 +323,7 @@ impl<'p, D: Ops> Pass<'p, D> {
             let attended = of_width(&mut self.attended[nth], out_width);
             match MixerOp::new(self.rows, layer, nth) {
                 MixerOp::Gqa(op) => device.paged_attention(&op, qkv, kv, attended),
+                MixerOp::Cross(op) => device.cross_attention(&op, qkv, kv, attended),
                 MixerOp::Mla(op) => device.latent_attention(&op, qkv, kv, attended),
                 MixerOp::Recurrent(op) => device.recurrence(&op, qkv, kv, attended),
                 MixerOp::Selective(op) => device.selective_scan(&op, qkv, kv, attended),

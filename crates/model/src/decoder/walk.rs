@@ -263,7 +263,14 @@ impl<D: Ops> LayerWalk<D> {
 fn sequence<'a>(tables: &'a [u32], spec: &ArchSpec, n_rows: usize) -> ForwardSequence<'a> {
     let block_tables = BlockTables::new(tables, spec.n_kv_groups());
     let lane = spec.is_recurrent().then(|| Lane::at(0, 0));
-    ForwardSequence { rows: 0..n_rows, first_position: 0, block_tables, lane, tree: None }
+    ForwardSequence {
+        rows: 0..n_rows,
+        n_source: 0,
+        first_position: 0,
+        block_tables,
+        lane,
+        tree: None,
+    }
 }
 
 /// Rows on the device, as a matrix whose rows are looked up.

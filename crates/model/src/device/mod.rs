@@ -34,8 +34,8 @@ use crate::kv::{KvPlace, KvShape};
 use crate::state::{StateBytes, StateCopy, StateLayer, StateShape};
 
 pub use ops::{
-    AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp, ShiftMixer,
-    ShiftOp,
+    AttentionOp, ConvOp, CrossOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp,
+    ShiftMixer, ShiftOp,
 };
 pub use packed::{MatrixSource, PackedBytes, PackedForm, PackedSize, StoredMatrix};
 pub(crate) use rows::RowPlan;

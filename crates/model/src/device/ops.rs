@@ -8,9 +8,9 @@ use super::{Device, StepRows};
 use crate::arch::{Act, Gqa, Mla};
 use crate::kv::KvPlace;
 use crate::layer::{
-    ChannelMix, ChannelMixWeights, GqaWeights, Linear, MlaWeights, MlpWeights, Norm, Recurrent,
-    RecurrentWeights, SelectiveScan, SelectiveWeights, ShortConv, ShortConvWeights, TimeMix,
-    TimeMixWeights,
+    ChannelMix, ChannelMixWeights, CrossAttention, CrossAttentionWeights, GqaWeights, Linear,
+    MlaWeights, MlpWeights, Norm, Recurrent, RecurrentWeights, SelectiveScan, SelectiveWeights,
+    ShortConv, ShortConvWeights, TimeMix, TimeMixWeights,
 };
 use crate::rope::RopeTable;
 
@@ -27,6 +27,22 @@ pub struct AttentionOp<'a, D: Ops> {
     pub gqa: &'a Gqa,
     /// Weights.
     pub weights: &'a GqaWeights<D>,
+}
+
+/// One layer's attention to the sources of sequences in one step.
+#[derive(Debug)]
+pub struct CrossOp<'a, D: Ops> {
+    /// All rows of the step: of encoders where keys and values are stored, of decoders where they are
+    /// read.
+    pub rows: D::Rows<'a>,
+    /// Where its keys and values lie in blocks.
+    pub place: KvPlace,
+    /// Memory group of the layer.
+    pub group: usize,
+    /// Shapes.
+    pub cross: &'a CrossAttention,
+    /// Weights.
+    pub weights: &'a CrossAttentionWeights<D>,
 }
 
 /// One layer's latent attention in one step.
@@ -188,6 +204,26 @@ pub trait Ops: Device {
         &mut self,
         op: &AttentionOp<'_, Self>,
         qkv: &Self::Buf,
+        kv: &Self::Kv,
+        out: &mut Self::Buf,
+    );
+
+    /// Projects the rows of an encoder to the keys and values of one layer of the decoder, and stores
+    /// them: `x` is `[m, hidden]`, `kv_rows` becomes `[m, 2 * width]`.
+    fn store_source(
+        &mut self,
+        op: &CrossOp<'_, Self>,
+        x: &Self::Buf,
+        kv: &mut Self::Kv,
+        kv_rows: &mut Self::Buf,
+    );
+
+    /// Attention of each row to the whole source of its sequence: `q` is `[m, width]`, and `out`
+    /// becomes so.
+    fn cross_attention(
+        &mut self,
+        op: &CrossOp<'_, Self>,
+        q: &Self::Buf,
         kv: &Self::Kv,
         out: &mut Self::Buf,
     );

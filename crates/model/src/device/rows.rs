@@ -31,6 +31,9 @@ use crate::state::Lane;
 pub struct ForwardSequence<'a> {
     /// Its rows in the step.
     pub rows: Range<usize>,
+    /// Tokens of the source that an encoder reads, at its first positions; 0 in models without an
+    /// encoder. The decoder's own tokens begin at the next whole block.
+    pub n_source: usize,
     /// Position of the first of these rows: how many tokens were computed before.
     pub first_position: usize,
     /// Blocks of the sequence in order, those that the new rows fill included.
@@ -56,6 +59,11 @@ pub struct ForwardSequence<'a> {
 impl ForwardSequence<'_> {
     /// The parent of a draft that follows the last committed token.
     pub const ROOT: u32 = u32::MAX;
+
+    /// The place of its first own token: 0, or the block after those of its source.
+    pub fn own_start(&self, block_size: usize) -> usize {
+        self.n_source.next_multiple_of(block_size)
+    }
 }
 
 /// Block tables of one sequence, one for each memory group of layers.
@@ -120,7 +128,7 @@ pub struct AdapterId(pub u16);
 /// The rows of a step, or those of them that were gathered; every array has an entry for each row.
 #[derive(Clone, Copy, Debug)]
 pub struct StepRows<'a> {
-    /// Position of each row in its sequence, `[m]`.
+    /// Position of each row among its sequence's own tokens, `[m]`.
     pub positions: &'a [usize],
     /// Index into `sequences` of each row, `[m]`.
     pub sequence_of: &'a [u32],
@@ -173,11 +181,12 @@ impl RowPlan {
         for (i, sequence) in sequences.iter().enumerate() {
             assert_eq!(sequence.rows.start, positions.len(), "rows follow each other");
             assert_eq!(sequence.block_tables.n_groups(), n_groups, "a table for each group");
+            let first_position = sequence.first_position - sequence.own_start(block_size);
             for row in 0..sequence.rows.len() {
                 // A draft of a tree lies after the ones before it, but follows its parent.
                 positions.push(match sequence.tree.map(|parents| parents[row]) {
-                    None => sequence.first_position + row,
-                    Some(ForwardSequence::ROOT) => sequence.first_position,
+                    None => first_position + row,
+                    Some(ForwardSequence::ROOT) => first_position,
                     Some(parent) => positions[sequence.rows.start + parent as usize] + 1,
                 });
                 sequence_of.push(i as u32);
@@ -247,6 +256,7 @@ mod tests {
         let sequences = [
             ForwardSequence {
                 rows: 0..3,
+                n_source: 0,
                 first_position: 3,
                 block_tables: BlockTables::new(&tables[0], 2),
                 lane: None,
@@ -254,6 +264,7 @@ mod tests {
             },
             ForwardSequence {
                 rows: 3..4,
+                n_source: 0,
                 first_position: 6,
                 block_tables: BlockTables::new(&tables[1], 2),
                 lane: None,
@@ -278,8 +289,14 @@ mod tests {
     #[should_panic(expected = "a table for each group")]
     fn a_sequence_without_a_table_for_each_group_is_refused() {
         let block_tables = BlockTables::one(&[0]);
-        let sequence =
-            ForwardSequence { rows: 0..1, first_position: 0, block_tables, lane: None, tree: None };
+        let sequence = ForwardSequence {
+            rows: 0..1,
+            n_source: 0,
+            first_position: 0,
+            block_tables,
+            lane: None,
+            tree: None,
+        };
         RowPlan::default().place(&[sequence], 2, 4);
     }
 }

@@ -146,6 +146,7 @@ impl<D: Ops> VectorModel<D> {
             assert!(end <= self.n_blocks, "the texts of a step fit into it");
             sequences.push(ForwardSequence {
                 rows: first..first + n,
+                n_source: 0,
                 first_position: 0,
                 block_tables: BlockTables::one(&blocks[block..end]),
                 lane: None,

@@ -31,6 +31,8 @@ pub struct Gqa {
     /// Factor of the slope of each head by which scores fall with distance (ALiBi), or `None` where
     /// they do not.
     pub alibi: Option<f32>,
+    /// Learned biases of the scores by distance, or `None` where there are none.
+    pub relative: Option<RelativeBias>,
     /// Factor of the scores.
     pub scale: f32,
     /// `tanh` soft cap on the scores, or `None`.
@@ -55,6 +57,56 @@ pub struct Gqa {
     pub values_are_keys: bool,
     /// Whether each head of v is divided by its RMS.
     pub norms_values: bool,
+}
+
+/// Learned biases of scores by distance, which all layers share (Raffel et al., 2020: T5).
+///
+/// Distances up to half of the buckets have one each; farther ones share buckets that grow
+/// logarithmically up to `max_distance`. Where a token sees those after it, these have half of all.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RelativeBias {
+    /// Rows of the table, `[n_buckets, n_heads]`.
+    pub n_buckets: usize,
+    /// Distance from which on the last bucket is used.
+    pub max_distance: usize,
+}
+
+impl RelativeBias {
+    /// The bucket of a key `ahead` positions after the query (before it where negative).
+    ///
+    /// In f32, as the models were trained: at powers of the base the last bit decides.
+    pub fn bucket(&self, ahead: isize, is_causal: bool) -> usize {
+        let Self { mut n_buckets, max_distance } = *self;
+        let mut first = 0;
+        let distance = match is_causal {
+            true => ahead.min(0).unsigned_abs(),
+            false => {
+                n_buckets /= 2;
+                first = if ahead > 0 { n_buckets } else { 0 };
+                ahead.unsigned_abs()
+            }
+        };
+        let n_exact = n_buckets / 2;
+        if distance < n_exact {
+            return first + distance;
+        }
+        let base = (max_distance as f64 / n_exact as f64).ln() as f32;
+        let log = (distance as f32 / n_exact as f32).ln() / base;
+        let far = n_exact + (log * (n_buckets - n_exact) as f32) as usize;
+        first + far.min(n_buckets - 1)
+    }
+
+    /// The bias of each head at distances from `-max_distance` to `max_distance`,
+    /// `[n_heads, 2 * max_distance + 1]`, from the table `[n_buckets, n_heads]`.
+    pub(crate) fn by_distance(&self, table: &[f32], is_causal: bool) -> Vec<f32> {
+        let n_heads = table.len() / self.n_buckets;
+        let most = self.max_distance as isize;
+        let of_head = |head: usize| {
+            let bias = move |ahead| table[self.bucket(ahead, is_causal) * n_heads + head];
+            (-most..=most).map(bias)
+        };
+        (0..n_heads).flat_map(of_head).collect()
+    }
 }
 
 /// Queries at position `p` are multiplied by `1 + factor · ln(1 + floor((p + 1) / step))`.
@@ -113,6 +165,11 @@ impl Gqa {
         if self.kv_of.is_some() { 0 } else { self.n_kv_heads }
     }
 
+    /// Biases by distance of all heads.
+    fn n_bias_elements(&self) -> usize {
+        self.relative.map_or(0, |bias| self.n_heads * (2 * bias.max_distance + 1))
+    }
+
     /// Keys and values of a token.
     pub(crate) fn kv_heads(&self) -> KvHeads {
         let dim = self.head_dim;
@@ -133,6 +190,8 @@ pub struct GqaWeights<B: Device> {
     pub v_norm: Option<Norm<B>>,
     /// Slope of each head's scores over distance, `[n_heads]`.
     pub slopes: Option<B::Vector>,
+    /// Bias of each head's scores by distance, `[n_heads, 2 * max_distance + 1]`.
+    pub bias: Option<B::Vector>,
     /// Logit of each head that has no value, `[n_heads]`.
     pub sinks: Option<B::Vector>,
     /// `[hidden, q_width]`.
@@ -146,6 +205,10 @@ pub struct GqaPlan<'a> {
     k_norm: Option<NormPlan<'a>>,
     v_norm: Option<NormPlan<'a>>,
     slopes: Option<Vec<f32>>,
+    /// The table of biases of all layers.
+    bias: Option<NormPlan<'a>>,
+    /// Biases by distance that are made of it.
+    n_bias: usize,
     sinks: Option<NormPlan<'a>>,
     out: LinearPlan<'a>,
     /// Rows of a head, and how many of them lie in pairs where a file has them in pairs.
@@ -176,6 +239,7 @@ impl Kind for Gqa {
             .vector(self.norms_values && has_kv, self.head_dim)
             .vector(self.alibi.is_some(), self.n_heads)
             .vector(self.has_sinks, self.n_heads)
+            .vector(self.relative.is_some(), self.n_bias_elements())
     }
 }
 
@@ -214,12 +278,12 @@ impl MixerKind for Gqa {
 
 impl<'a> Found<'a> for GqaPlan<'a> {
     fn tensors(&self) -> PlannedTensors<'_, 'a> {
-        let GqaPlan { qkv, q_norm, k_norm, v_norm, slopes, sinks, out, .. } = self;
+        let GqaPlan { qkv, q_norm, k_norm, v_norm, slopes, n_bias, sinks, out, .. } = self;
         PlannedTensors {
             linears: vec![qkv, out],
             by_head: Vec::new(),
             vectors: [q_norm, k_norm, v_norm, sinks].into_iter().flatten().collect(),
-            n_made: slopes.as_ref().map_or(0, Vec::len),
+            n_made: slopes.as_ref().map_or(0, Vec::len) + n_bias,
         }
     }
 }
@@ -256,6 +320,10 @@ impl Stages for Gqa {
                 offset: 0.0,
             }),
             slopes: self.alibi.map(|factor| alibi_slopes(self.n_heads, factor)),
+            bias: (self.relative)
+                .map(|bias| lookup.distance_bias([bias.n_buckets, self.n_heads]))
+                .transpose()?,
+            n_bias: self.n_bias_elements(),
             sinks: (self.has_sinks)
                 .then(|| lookup.vector(Name::Sinks, layer, self.n_heads))
                 .transpose()?,
@@ -280,6 +348,13 @@ impl Stages for Gqa {
             v_norm: norm(&plan.v_norm)?,
             qkv: packer.linear(&plan.qkv)?,
             slopes: plan.slopes.as_ref().map(|slopes| packer.put(slopes)),
+            bias: match (self.relative, &plan.bias) {
+                (Some(relative), Some(table)) => {
+                    let table = packer.read(table)?;
+                    Some(packer.put(&relative.by_distance(&table, self.is_causal)))
+                }
+                _ => None,
+            },
             sinks: plan.sinks.as_ref().map(|sinks| packer.vector(sinks)).transpose()?,
             out: packer.linear(&plan.out)?,
         })

@@ -16,6 +16,7 @@
 
 mod absent;
 mod channel_mix;
+mod cross;
 mod gqa;
 mod kind;
 mod linear;
@@ -40,7 +41,8 @@ use pelton_base::Reach;
 
 pub use absent::{Absent, NoTensors, NoWeights};
 pub use channel_mix::{ChannelMix, ChannelMixWeights};
-pub use gqa::{Gqa, GqaWeights, QkNorm, Temperature};
+pub use cross::{CrossAttention, CrossAttentionWeights};
+pub use gqa::{Gqa, GqaWeights, QkNorm, RelativeBias, Temperature};
 use kind::Stages;
 pub(crate) use kind::{Found, PlannedTensors};
 pub use kind::{Kept, Kind, KvHeads, MixerKind, MlpKind, Packed};
@@ -192,6 +194,8 @@ kinds! {
     Mixer {
         /// Grouped-query attention (Ainslie et al., 2023).
         Gqa(Gqa),
+        /// Attention to the rows of an encoder (Vaswani et al., 2017).
+        CrossAttention(CrossAttention),
         /// Latent attention (DeepSeek-AI, 2024).
         Mla(Mla),
         /// A linear recurrence with a matrix for a state (Yang et al., 2024; Dao and Gu, 2024).
@@ -260,10 +264,12 @@ impl Mixer {
         self.kept().pages
     }
 
-    /// The layer whose keys and values this one reads, where it stores none of its own.
+    /// The layer in whose place this one's keys and values lie, where it has none of its own: it reads
+    /// that layer's, or has its own there for the tokens of a source.
     pub fn source(&self) -> Option<usize> {
         match self {
             Self::Gqa(gqa) => gqa.kv_of,
+            Self::CrossAttention(cross) => Some(cross.kv_of),
             _ => None,
         }
     }
@@ -272,6 +278,7 @@ impl Mixer {
     pub fn read_heads(&self) -> Option<KvHeads> {
         match self {
             Self::Gqa(gqa) => Some(gqa.kv_heads()),
+            Self::CrossAttention(cross) => Some(cross.kv_heads()),
             _ => self.kv_heads(),
         }
     }

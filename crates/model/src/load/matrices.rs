@@ -129,7 +129,10 @@ pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, Model
             }
         }
         Mixer::Absent(_) => {}
-        mixer @ (Mixer::Mla(_) | Mixer::TimeMix(_) | Mixer::ChannelMix(_)) => {
+        mixer @ (Mixer::CrossAttention(_)
+        | Mixer::Mla(_)
+        | Mixer::TimeMix(_)
+        | Mixer::ChannelMix(_)) => {
             shape.add_unread(&Mixer::<Planned<'_>>::tensors(mixer).linears);
         }
     }

@@ -99,12 +99,23 @@ pub(crate) struct Weights<B: Device> {
     /// Vectors of tokens for each layer.
     pub(crate) inputs: Option<InputsWeights<B>>,
     pub(crate) layers: Vec<LayerWeights<B>>,
+    /// The encoder of an encoder-decoder model.
+    pub(crate) encoder: Option<EncoderWeights<B>>,
     pub(crate) final_norm: Option<Norm<B>>,
     /// Absent where the embedding table is also the head.
     pub(crate) head: Option<B::Weight>,
     pub(crate) head_bias: Option<B::Vector>,
     /// Bytes of all of these.
     pub(crate) n_bytes: u64,
+}
+
+/// Weights of the encoder of an encoder-decoder model; the embedding is the decoder's.
+#[derive(Debug)]
+pub(crate) struct EncoderWeights<B: Device> {
+    pub(crate) positions: Option<B::Weight>,
+    pub(crate) embedding_norm: Option<Norm<B>>,
+    pub(crate) layers: Vec<LayerWeights<B>>,
+    pub(crate) final_norm: Option<Norm<B>>,
 }
 
 /// Weights of one layer.

@@ -6,9 +6,12 @@ use pelton_quant::{Compute, QuantError, dequantize_tensor};
 use pelton_tensor::TensorView;
 
 use super::cache::Cache;
-use super::plan::{Factors, InputPlan, InputsPlan, LayerPlan, LinearPlan, NormPlan, Part, Plan};
+use super::plan::{
+    EncoderPlan, Factors, InputPlan, InputsPlan, LayerPlan, LinearPlan, NormPlan, Part, Plan,
+};
 use super::{
-    InputWeights, InputsWeights, LayerWeights, LoadOptions, LoadProgress, Weights, quantization,
+    EncoderWeights, InputWeights, InputsWeights, LayerWeights, LoadOptions, LoadProgress, Weights,
+    quantization,
 };
 use crate::arch::{ArchSpec, NormKind};
 use crate::device::{Device, MatrixSource};
@@ -41,11 +44,22 @@ impl<B: Device> Packer<'_, B> {
             embedding_norm: self.optional_norm(&plan.embedding_norm)?,
             inputs: plan.inputs.as_ref().map(|inputs| self.inputs(inputs)).transpose()?,
             layers: plan.layers.iter().map(|plan| self.layer(plan)).collect::<Result<_, _>>()?,
+            encoder: plan.encoder.as_ref().map(|encoder| self.encoder(encoder)).transpose()?,
             final_norm: self.optional_norm(&plan.final_norm)?,
             head: plan.head.as_ref().map(|head| self.matrix(head)).transpose()?,
             head_bias: plan.head_bias.as_ref().map(|bias| self.vector(bias)).transpose()?,
             // Evaluated last: fields are, in the order in which they stand here.
             n_bytes: self.n_packed_bytes,
+        })
+    }
+
+    /// The encoder of an encoder-decoder model.
+    fn encoder(&mut self, plan: &EncoderPlan<'_>) -> Result<EncoderWeights<B>, ModelError> {
+        Ok(EncoderWeights {
+            positions: plan.positions.as_ref().map(|table| self.matrix(table)).transpose()?,
+            embedding_norm: self.optional_norm(&plan.embedding_norm)?,
+            layers: plan.layers.iter().map(|plan| self.layer(plan)).collect::<Result<_, _>>()?,
+            final_norm: self.optional_norm(&plan.final_norm)?,
         })
     }
 

@@ -1,5 +1,6 @@
 //! Every tensor that a spec asks for, looked up and checked before anything is packed.
 
+mod encoder;
 mod experts;
 mod inputs;
 mod layer;
@@ -18,6 +19,7 @@ use crate::arch::{ArchSpec, Mixer, Mlp, Part as Name};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::layer::{Planned, PlannedTensors};
+pub(crate) use encoder::EncoderPlan;
 pub(crate) use inputs::{InputPlan, InputsPlan, TailPlan};
 pub(crate) use linear::Projection;
 pub(crate) use lookup::Lookup;
@@ -30,6 +32,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) embedding_norm: Option<NormPlan<'a>>,
     pub(crate) inputs: Option<InputsPlan<'a>>,
     pub(crate) layers: Vec<LayerPlan<'a>>,
+    pub(crate) encoder: Option<EncoderPlan<'a>>,
     pub(crate) final_norm: Option<NormPlan<'a>>,
     pub(crate) head: Option<Part<'a>>,
     pub(crate) head_bias: Option<NormPlan<'a>>,
@@ -175,6 +178,7 @@ impl<'a> Plan<'a> {
                 .enumerate()
                 .map(|(i, layer)| lookup.layer(i, layer))
                 .collect::<Result<_, _>>()?,
+            encoder: spec.encoder.as_ref().map(|encoder| lookup.encoder(encoder)).transpose()?,
             final_norm: lookup.optional_norm(spec.ends.final_norm, Name::FinalNorm, 0)?,
             head: (!spec.tied_embeddings).then(|| table(Name::Head, vocab)).transpose()?,
             head_bias: spec.head_bias.then(|| lookup.head_bias(vocab)).transpose()?,
@@ -189,7 +193,9 @@ impl<'a> Plan<'a> {
     /// The parts of every matrix that is packed, and the arithmetic of its weights where that of
     /// the model is `asked`.
     pub(super) fn runs(&self, asked: Compute) -> Vec<(&[Part<'a>], Compute)> {
+        let of_encoder = self.encoder.iter().flat_map(|encoder| &encoder.positions);
         let alone = [&self.embedding].into_iter().chain(&self.positions).chain(&self.token_types);
+        let alone = alone.chain(of_encoder);
         let by_head = self.mixers().flat_map(|mixer| mixer.by_head);
         let inputs = self.inputs.as_ref();
         let alone = by_head.chain(alone).chain(&self.head).chain(inputs.map(|own| &own.table));
@@ -202,12 +208,15 @@ impl<'a> Plan<'a> {
 
     /// The tensors of the mixers of all layers.
     fn mixers(&self) -> impl Iterator<Item = PlannedTensors<'_, 'a>> {
-        self.layers.iter().flat_map(LayerPlan::mixers)
+        let of_encoder = self.encoder.iter().flat_map(|encoder| &encoder.layers);
+        self.layers.iter().chain(of_encoder).flat_map(LayerPlan::mixers)
     }
 
     /// Norms of the kind that the spec names.
     pub(super) fn norms(&self) -> impl Iterator<Item = &NormPlan<'a>> {
-        let layers = self.layers.iter().flat_map(LayerPlan::norms);
+        let encoder = self.encoder.as_ref();
+        let of_encoder = encoder.into_iter().flat_map(EncoderPlan::norms);
+        let layers = self.layers.iter().flat_map(LayerPlan::norms).chain(of_encoder);
         let of_inputs = self.inputs.as_ref().map(|inputs| &inputs.norm);
         layers.chain(&self.embedding_norm).chain(&self.final_norm).chain(of_inputs)
     }

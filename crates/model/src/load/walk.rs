@@ -29,6 +29,7 @@ pub(crate) fn walk_ends<D: Device>(
         embedding_norm: packer.optional_norm(&plan.embedding_norm)?,
         inputs: plan.inputs.as_ref().map(|inputs| packer.inputs(inputs)).transpose()?,
         layers: Vec::new(),
+        encoder: None,
         final_norm: None,
         head: None,
         head_bias: None,

@@ -203,6 +203,7 @@ pub(crate) fn run_chunks<D: Ops>(
     for &n in chunks {
         let sequence = ForwardSequence {
             rows: 0..n,
+            n_source: 0,
             first_position: first,
             block_tables: BlockTables::one(blocks),
             lane: lane(decoder, 0, first),

@@ -163,6 +163,7 @@ pub(crate) fn rows<D: Ops>(decoder: &mut Decoder<D>, text: &[TokenId]) -> Vec<Ve
     let mut kv = decoder.try_new_passing_kv(blocks.len(), 16).expect("memory");
     let sequence = ForwardSequence {
         rows: 0..text.len(),
+        n_source: 0,
         first_position: 0,
         block_tables: BlockTables::one(&blocks),
         lane: None,

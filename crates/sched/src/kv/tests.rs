@@ -3,7 +3,7 @@
 use super::*;
 use crate::Tick;
 use crate::sequence::Standing;
-use pelton_base::{Namespace, RequestId, Slo};
+use pelton_base::{Namespace, RequestId, Slo, Source};
 
 fn kv(n_blocks: u32, n_host_blocks: u32) -> Kv {
     Kv::new(&SchedulerConfig { n_host_blocks, ..SchedulerConfig::new(n_blocks, 2) })
@@ -22,6 +22,7 @@ fn sequence(id: u64, n_tokens: u32) -> Sequence {
         is_scored: false,
         tokens: (0..n_tokens).map(TokenId).collect(),
         n_prompt: n_tokens as usize,
+        source: Source::default(),
         max_tokens: 1,
         stop_tokens: Vec::new(),
         n_cached: None,

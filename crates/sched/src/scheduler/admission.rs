@@ -233,6 +233,9 @@ impl Scheduler {
         if self.config.choices.prefix_cache && parent.sequence.namespace != sequence.namespace {
             return Ok(None);
         }
+        if parent.sequence.source != sequence.source {
+            return Ok(None);
+        }
         // All but the last token, which has to be computed for the logits after it.
         let wanted = &sequence.tokens[..sequence.tokens.len() - 1];
         let pairs = wanted.iter().zip(&parent.sequence.tokens);
@@ -247,7 +250,8 @@ impl Scheduler {
         let n_shared = n_common.min(parent.n_computed);
         let border = parent.held.lane.as_ref().map_or(0, |lane| lane.border);
         let is_kept = border <= n_shared && self.kv.reaches(&parent.held, n_shared);
-        Ok((n_shared > 0 && is_kept).then_some((idx, n_shared)))
+        let is_enough = n_shared >= sequence.source.end().max(1);
+        Ok((is_enough && is_kept).then_some((idx, n_shared)))
     }
 
     /// Whether a running sequence is about to compute what would lengthen the match of a waiting one.

@@ -246,7 +246,11 @@ impl Scheduler {
             is_for_others |= !has_its_share;
             let running = &mut self.running[idx];
             let (position, n_remaining) = (running.n_computed, running.n_remaining());
-            let n_tokens = budget.take_chunk(position, n_remaining, &self.config);
+            let n_together = match position {
+                0 => running.sequence.source.end(),
+                _ => 0,
+            };
+            let n_tokens = budget.take_chunk(position, (n_remaining, n_together), &self.config);
             let n_tokens = self.grow_chunk(idx, n_tokens);
             if n_tokens == 0 {
                 return;

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use pelton_base::{Request, RequestId};
 use pelton_engine::spec::{Abilities, Odds, Proposer, ProposerError, Row, Seen};
-use pelton_engine::{Drafting, Execution, Executor, ExecutorError, Extras, KvCapacity, Panicked};
+use pelton_engine::{
+    Drafting, Execution, Executor, ExecutorError, Extras, KvCapacity, Panicked, Sources,
+};
 use pelton_sched::SchedulerOutput;
 use pelton_sim::Random;
 
@@ -98,6 +100,10 @@ impl<E: Executor> Executor for Faulty<E> {
 
     fn max_context_tokens(&self) -> usize {
         self.inner.max_context_tokens()
+    }
+
+    fn sources(&self) -> Option<Sources> {
+        self.inner.sources()
     }
 
     fn drafting(&mut self) -> Option<&mut dyn Drafting> {

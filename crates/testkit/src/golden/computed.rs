@@ -32,6 +32,7 @@ impl GoldenDecoder {
         let tables: Vec<u32> = (0..n_groups).flat_map(|_| 0..n_blocks as u32).collect();
         let sequence = ForwardSequence {
             rows: 0..tokens.len(),
+            n_source: 0,
             first_position: 0,
             block_tables: BlockTables::new(&tables, n_groups),
             lane: decoder.spec().is_recurrent().then(|| Lane::at(0, 0)),

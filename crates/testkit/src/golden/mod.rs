@@ -1,8 +1,8 @@
 //! Golden checkpoints: tiny models of every family, and what the reference implementation computes
 //! with them.
 //!
-//! The files are in `crates/model/tests`: `golden` holds decoders, `encoders` holds encoders, `rankers`
-//! holds classifiers, and `make.py` in each folder describes how they are made. No bytes are stored twice: weights that
+//! The files are in `crates/model/tests`: `golden` holds decoders, `encoders` holds encoders, `seq2seq`
+//! holds models of both, `rankers` holds classifiers, and `make.py` in each folder describes how they are made. No bytes are stored twice: weights that
 //! several checkpoints have are put together from parts, and GGUF files are written by recipes.
 //! None has a tokenizer; [`Checkpoint::write_folder`] and [`Checkpoint::write_gguf`] add one with
 //! one token per byte, so that every command of the binary accepts the model.
@@ -12,6 +12,7 @@ mod computed;
 mod parts;
 mod ranker;
 mod recipe;
+mod seq2seq;
 mod tokens;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use pelton_tensor::{Safetensors, TensorSource};
 pub use checkpoint::Checkpoint;
 pub use ranker::{GoldenPair, GoldenRanker, ranker_named, rankers};
 pub use recipe::crc32;
+pub use seq2seq::{GoldenSeq2Seq, encoder_decoders};
 
 /// Decoders that cannot be written as GGUF although their family can, and the part of the model
 /// that the error names: the format has no key for it.

@@ -7,7 +7,7 @@
 //! ```
 
 use pelton_model::arch::{Gqa, QkNorm};
-use pelton_model::device::{AttentionOp, ForwardSequence, LatentOp, StepRows};
+use pelton_model::device::{AttentionOp, CrossOp, ForwardSequence, LatentOp, StepRows};
 use pelton_model::layer::Norm;
 use pelton_model::rope::RopeTable;
 
@@ -53,6 +53,12 @@ fn norm_heads(heads: &mut [f32], norm: &Norm<PlainDevice>, kind: QkNorm, head_di
     }
 }
 
+/// The slot of a token of a sequence by its place there.
+fn slot_of(sequence: &ForwardSequence<'_>, group: usize, block_size: usize, place: usize) -> u32 {
+    let block = sequence.block_tables.group(group)[place / block_size] as usize;
+    (block * block_size + place % block_size) as u32
+}
+
 /// Slots of what a row of a sequence may see before windows, with their positions, ascending.
 fn seen(
     sequence: &ForwardSequence<'_>,
@@ -61,11 +67,9 @@ fn seen(
     block_size: usize,
     is_causal: bool,
 ) -> Vec<(usize, u32)> {
-    let table = sequence.block_tables.group(group);
-    let slot = |place: usize| {
-        (table[place / block_size] as usize * block_size + place % block_size) as u32
-    };
-    let first = sequence.first_position;
+    let own_start = sequence.own_start(block_size);
+    let slot = |position| slot_of(sequence, group, block_size, own_start + position);
+    let first = sequence.first_position - own_start;
     let mut seen: Vec<_> = (0..first).map(|place| (place, slot(place))).collect();
     match sequence.tree {
         Some(parents) => {
@@ -91,6 +95,8 @@ struct Head<'a> {
     position: usize,
     scale: f32,
     slope: f32,
+    /// Biases by distance, from the largest one before the query to the largest one after it.
+    bias: Option<&'a [f32]>,
     softcap: Option<f32>,
     sink: Option<f32>,
 }
@@ -100,7 +106,11 @@ impl Head<'_> {
     fn attend(&self, seen: &[(usize, &[f32], &[f32])], out: &mut [f32]) {
         let score = |(position, key, _): &(usize, &[f32], &[f32])| {
             let distance = *position as f32 - self.position as f32;
-            let score = dot(self.query, key) * self.scale + self.slope * distance;
+            let bias = self.bias.map_or(0.0, |bias| {
+                let most = (bias.len() / 2) as f32;
+                bias[(distance.clamp(-most, most) + most) as usize]
+            });
+            let score = dot(self.query, key) * self.scale + self.slope * distance + bias;
             self.softcap.map_or(score, |cap| cap * (score / cap).tanh())
         };
         let scores: Vec<f32> = seen.iter().map(score).collect();
@@ -188,6 +198,8 @@ impl PlainDevice {
                     position,
                     scale: gqa.scale,
                     slope: op.weights.slopes.as_ref().map_or(0.0, |slopes| slopes[h]),
+                    bias: (op.weights.bias.as_ref())
+                        .and_then(|bias| bias.chunks_exact(bias.len() / gqa.n_heads).nth(h)),
                     softcap: gqa.softcap,
                     sink: op.weights.sinks.as_ref().map(|sinks| sinks[h]),
                 };
@@ -197,6 +209,53 @@ impl PlainDevice {
                     let sigmoid = |x: &f32| 1.0 / (1.0 + (-f64::from(*x)).exp());
                     out.iter_mut().zip(gate).for_each(|(out, x)| *out *= sigmoid(x) as f32);
                 }
+            }
+        }
+    }
+
+    pub(super) fn store_cross(
+        &self,
+        op: &CrossOp<'_, Self>,
+        x: &Rows,
+        kv: &mut PlainKv,
+        kv_rows: &mut Rows,
+    ) {
+        linear(&op.weights.kv, x, kv_rows);
+        for (row, slot) in kv_rows.iter().zip(op.rows.slots(op.group)) {
+            let (key, value) = row.split_at(op.cross.width());
+            kv.store(op.place, *slot, key, value);
+        }
+    }
+
+    pub(super) fn attend_cross(
+        &self,
+        op: &CrossOp<'_, Self>,
+        q: &Rows,
+        kv: &PlainKv,
+        out: &mut Rows,
+    ) {
+        let (dim, scale) = (op.cross.head_dim, op.cross.scale);
+        let outs = out.reset(q.n());
+        for ((row, q), out) in q.iter().enumerate().zip(outs) {
+            let (sequence, _) = place_of(&op.rows, row);
+            for (h, out) in out.chunks_exact_mut(dim).enumerate() {
+                let load = |place| {
+                    let slot = slot_of(sequence, op.group, kv.shape.block_size, place);
+                    let (key, value) = kv.load(op.place, slot, h);
+                    (place, key, value)
+                };
+                let seen: Vec<_> = (0..sequence.n_source).map(load).collect();
+                let query = &q[h * dim..][..dim];
+                let head = Head {
+                    query,
+                    position: 0,
+                    scale,
+                    slope: 0.0,
+                    bias: None,
+                    softcap: None,
+                    sink: None,
+                };
+                head.attend(&seen, out);
             }
         }
     }
@@ -274,6 +333,7 @@ impl PlainDevice {
                     position,
                     scale: mla.scale,
                     slope: 0.0,
+                    bias: None,
                     softcap: None,
                     sink: None,
                 };

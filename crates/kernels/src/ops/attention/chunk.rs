@@ -36,9 +36,9 @@ use half::{bf16, f16};
 
 use super::CHUNK;
 use super::coming::Coming;
-use super::input::first_seen;
+use super::input::{DistanceBias, first_seen};
 use super::merge::State;
-use super::score::{KeyGroup, add_slope, rows_per_tile, score, score_path};
+use super::score::{KeyGroup, add_bias, add_slope, rows_per_tile, score, score_path};
 use super::softmax::Softmax;
 use super::tree::{Path, Tree};
 use super::weigh::{scale_weights, weigh_path, weigh_tile};
@@ -74,6 +74,8 @@ pub(super) struct Chunk<'a, T> {
     pub(super) softcap: Option<f32>,
     /// Slopes of the heads of the item.
     pub(super) slopes: Option<&'a [f32]>,
+    /// Biases of the heads of the item.
+    pub(super) bias: Option<DistanceBias<'a>>,
     /// The layer's pages.
     pub(super) pages: &'a [T],
     pub(super) shape: &'a KvShape,
@@ -228,11 +230,16 @@ fn chunk<S: Simd, T: KvElement>(
     for flat in 0..n_flat {
         let line = &mut scores[flat * SCORE_LINE..(flat + 1) * SCORE_LINE];
         let (low, high) = chunk.visible(flat);
+        let row = flat / chunk.group;
+        let position = chunk.tree.map_or(chunk.position + row, |tree| tree.end(row) - 1);
         if let Some(slopes) = chunk.slopes {
-            let row = flat / chunk.group;
-            let end = chunk.tree.map_or(chunk.position + row + 1, |tree| tree.end(row));
-            let distance = (end - 1) as f32 - chunk.start as f32;
+            let distance = position as f32 - chunk.start as f32;
             add_slope(slopes[flat % chunk.group], distance, &mut line[LANES..], low..high);
+        }
+        if let Some(bias) = &chunk.bias {
+            let head = flat % chunk.group;
+            let bias = bias.of_heads(head..head + 1);
+            add_bias(&bias, position, chunk.start, &mut line[LANES..], low..high);
         }
         let softmax = Softmax { softcap: chunk.softcap, line, low, high };
         (out.max[flat], out.sum[flat]) = s.apart(softmax);

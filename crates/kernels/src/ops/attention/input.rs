@@ -41,6 +41,34 @@ impl AttentionSeq<'_> {
     pub const ROOT: u32 = u32::MAX;
 }
 
+/// A bias of every query head by the distance from the query to the key (Raffel et al., 2020).
+///
+/// ```text
+/// key position - query position    <= -reach  ..  -1   0   1  ..  >= reach
+/// entry of a head                      0      ..          reach      2 · reach
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct DistanceBias<'a> {
+    /// `[n_heads, 2 * reach + 1]`.
+    pub values: &'a [f32],
+    /// Distance from which on the bias is the same.
+    pub reach: usize,
+}
+
+impl<'a> DistanceBias<'a> {
+    /// Entries of a head.
+    pub(super) fn width(&self) -> usize {
+        2 * self.reach + 1
+    }
+
+    /// The biases of the heads in `heads` alone.
+    pub(super) fn of_heads(&self, heads: Range<usize>) -> Self {
+        let width = self.width();
+        let values: &'a [f32] = self.values;
+        Self { values: &values[heads.start * width..heads.end * width], ..*self }
+    }
+}
+
 /// Queries of one layer, and the positions that they may see.
 #[derive(Clone, Debug)]
 pub struct AttentionInput<'a> {
@@ -66,6 +94,8 @@ pub struct AttentionInput<'a> {
     /// One slope per query head: `slope · (key position - query position)` is added to each score
     /// after scaling, before the cap (ALiBi).
     pub slopes: Option<&'a [f32]>,
+    /// A bias by distance, added to each score where a slope would be.
+    pub bias: Option<DistanceBias<'a>>,
     /// One logit per query head that takes part in the softmax of each row like a position with
     /// the value zero, neither scaled nor capped. In every window.
     pub sinks: Option<&'a [f32]>,
@@ -97,6 +127,10 @@ impl AttentionInput<'_> {
         assert_ne!(self.segment, Some(0), "invariant: segments have positions");
         if let Some(slopes) = self.slopes {
             assert_eq!(slopes.len(), self.n_heads, "invariant: one slope per query head");
+        }
+        if let Some(bias) = &self.bias {
+            let n = self.n_heads * bias.width();
+            assert_eq!(bias.values.len(), n, "invariant: a bias per query head and distance");
         }
         assert!(self.ahead == 0 || self.slopes.is_none(), "invariant: no slopes ahead of a row");
         assert!(self.ahead == 0 || self.segment.is_none(), "invariant: no row ahead in a segment");

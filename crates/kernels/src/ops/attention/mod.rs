@@ -6,6 +6,7 @@
 //!   (M, Z, O) = (sink, 1, 0)              or (-inf, 0, 0) without sinks
 //!   for each chunk of 256 positions, ascending, fixed to multiples of 256:
 //!     s[t]  = softcap(scale · Σ_d q[d] k[t][d] + slope · (t - p))      fused, d ascending (score.rs)
+//!                                              + bias[t - p]           where a table has a bias by distance
 //!     m     = max s                 e[t] = exp(s[t] - m)                           (softmax.rs)
 //!     z     = Σ e[t]                                    position t in lane t % 16, then halving
 //!     o[d]  = Σ e[t] v[t][d]                            fused, t ascending           (weigh.rs)
@@ -88,7 +89,8 @@
 //! *FlashAttention*, 2022, and *Flash-Decoding*, 2023 (the cut by chunks; ours is fixed); Kwon et
 //! al., *PagedAttention*, 2023; Miao et al., *SpecInfer*, 2023 (trees); Xiao et al., *Efficient
 //! Streaming Language Models with Attention Sinks*, 2023 (ours are learned logits); Press, Smith
-//! and Lewis, *Train Short, Test Long*, 2022 (slopes).
+//! and Lewis, *Train Short, Test Long*, 2022 (slopes); Raffel et al., *Exploring the Limits of Transfer
+//! Learning with a Unified Text-to-Text Transformer*, 2020 (biases by distance).
 
 mod chunk;
 mod coming;
@@ -108,7 +110,7 @@ use half::{bf16, f16};
 
 use crate::ops::kv;
 
-pub use input::{AttentionInput, AttentionSeq};
+pub use input::{AttentionInput, AttentionSeq, DistanceBias};
 
 /// Positions per chunk: part of the canonical order, not a tuning knob.
 const CHUNK: usize = 256;

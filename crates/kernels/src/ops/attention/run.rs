@@ -236,6 +236,7 @@ impl<T: KvElement> Step<'_, T> {
             scale: self.input.scale,
             softcap: self.input.softcap,
             slopes: self.input.slopes.map(|slopes| &slopes[heads.first..heads.first + heads.n]),
+            bias: self.input.bias.map(|bias| bias.of_heads(heads.first..heads.first + heads.n)),
             pages: self.pages,
             shape: self.shape,
             block_table: sequence.block_table,

@@ -21,6 +21,7 @@
 use std::ops::Range;
 
 use super::chunk::{Chunk, SCORE_LINE};
+use super::input::DistanceBias;
 use super::tree::Path;
 use crate::ops::kv::KvElement;
 use crate::simd::{LANES, Simd};
@@ -138,6 +139,30 @@ pub(super) fn add_slope(slope: f32, distance: f32, line: &mut [f32], columns: Ra
     for (column, score) in columns.clone().zip(&mut line[columns]) {
         *score = slope.mul_add(column as f32 - distance, *score);
     }
+}
+
+/// Adds the bias of one head by distance to the scores of `columns`, for a query at `position` and the
+/// columns of the chunk that begins at `start`.
+#[inline(always)]
+pub(super) fn add_bias(
+    bias: &DistanceBias<'_>,
+    position: usize,
+    start: usize,
+    line: &mut [f32],
+    columns: Range<usize>,
+) {
+    let values = bias.values;
+    let (first, last) = (values[0], values[values.len() - 1]);
+    // Columns of the distances -reach and reach, within the columns at hand.
+    let from = (position.saturating_sub(bias.reach).saturating_sub(start)).max(columns.start);
+    let to = (position + bias.reach).saturating_sub(start);
+    let (from, to) = (from.min(columns.end), to.clamp(columns.start, columns.end));
+    line[columns.start..from].iter_mut().for_each(|score| *score += first);
+    if from < to {
+        let entries = &values[start + from + bias.reach - position..][..to - from];
+        line[from..to].iter_mut().zip(entries).for_each(|(score, bias)| *score += bias);
+    }
+    line[to.max(from)..columns.end].iter_mut().for_each(|score| *score += last);
 }
 
 /// Scores of all flat rows for `G` groups, in tiles of rows as even as can be.

@@ -393,6 +393,7 @@ fn narrower_layers_that_share_blocks_are_as_in_caches_of_their_own() {
             segment: None,
             softcap: None,
             slopes: None,
+            bias: None,
             sinks: None,
         };
         for (nth, cache) in alone.iter().enumerate() {

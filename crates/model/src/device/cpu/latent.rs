@@ -146,6 +146,7 @@ impl Latent {
             segment: None,
             softcap: None,
             slopes: None,
+            bias: None,
             sinks: None,
         };
         cpu.paged_attention(kv, op.place.layer, &input, &mut self.attended);

@@ -14,20 +14,50 @@ pub(super) struct Sequences {
 }
 
 impl Sequences {
-    /// Calls `f` with the sequences of a step and their block tables in one memory group.
+    /// Calls `f` with the sequences of a step and their block tables in one memory group, those of
+    /// sources left out.
     pub(super) fn with(
+        &mut self,
+        rows: &StepRows<'_>,
+        group: usize,
+        block_size: usize,
+        f: impl FnOnce(&[AttentionSeq<'_>]),
+    ) {
+        let mut sequences: Vec<AttentionSeq<'_>> = emptied(std::mem::take(&mut self.by_pages));
+        sequences.extend(rows.sequences.iter().map(|sequence| {
+            let own_start = sequence.own_start(block_size);
+            AttentionSeq {
+                rows: sequence.rows.clone(),
+                first_position: sequence.first_position - own_start,
+                block_table: &sequence.block_tables.group(group)[own_start / block_size..],
+                tree: sequence.tree,
+            }
+        }));
+        f(&sequences);
+        self.by_pages = emptied(sequences);
+    }
+
+    /// Calls `f` with the rows of a step as the last rows of their sources, so that a row that sees all
+    /// rows ahead sees the whole source. More rows than the source has tokens are several sequences.
+    pub(super) fn with_sources(
         &mut self,
         rows: &StepRows<'_>,
         group: usize,
         f: impl FnOnce(&[AttentionSeq<'_>]),
     ) {
         let mut sequences: Vec<AttentionSeq<'_>> = emptied(std::mem::take(&mut self.by_pages));
-        sequences.extend(rows.sequences.iter().map(|sequence| AttentionSeq {
-            rows: sequence.rows.clone(),
-            first_position: sequence.first_position,
-            block_table: sequence.block_tables.group(group),
-            tree: sequence.tree,
-        }));
+        for sequence in rows.sequences {
+            let n_source = sequence.n_source;
+            for start in sequence.rows.clone().step_by(n_source) {
+                let end = sequence.rows.end.min(start + n_source);
+                sequences.push(AttentionSeq {
+                    rows: start..end,
+                    first_position: n_source - (end - start),
+                    block_table: sequence.block_tables.group(group),
+                    tree: None,
+                });
+            }
+        }
         f(&sequences);
         self.by_pages = emptied(sequences);
     }

@@ -18,6 +18,7 @@ pub(super) fn write(spec: &ArchSpec, is_kv_up_split: bool, keys: &mut Keys) {
         Mixer::Mla(mla) => latent(spec, mla, is_kv_up_split, keys),
         // Refused when their tensors are listed.
         Mixer::Parallel(_)
+        | Mixer::CrossAttention(_)
         | Mixer::SelectiveScan(_)
         | Mixer::Recurrent(_)
         | Mixer::ShortConv(_)

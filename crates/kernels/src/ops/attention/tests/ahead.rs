@@ -13,6 +13,8 @@ fn cases(random: &mut Random) -> Vec<Case> {
         let mut case = Case::new(random, n, heads, head_dim);
         case.ahead = usize::MAX;
         cases.push(case.clone());
+        case.bias = Some((random.normals(heads.0 * 61), 30));
+        cases.push(case.clone());
         case.dtype = KvDtype::Bf16;
         (case.window, case.ahead) = (Some(65), 64);
         cases.push(case.clone());
@@ -69,6 +71,33 @@ fn a_text_among_others_has_the_bits_of_the_text_alone() {
             let mut one = vec![f32::NAN; range.len()];
             cpu.paged_attention(&kv, 1, &all.input(&q[range.clone()], &alone), &mut one);
             assert!(bits(&one) == bits(&out[range]), "{} {:?}", cpu.kernels.name, sequence.rows);
+        }
+    }
+}
+
+#[test]
+fn rows_of_another_text_that_see_all_of_this_one_have_the_bits_of_one_row_alone() {
+    // Cross-attention: the rows end where the text ends, and so all of them see all of it.
+    let mut case = Case::new(&mut Random::new(113), 300, (4, 2), 32);
+    case.ahead = usize::MAX;
+    for cpu in row_cpus() {
+        let (mut kv, table) = case.place(6);
+        case.store(&cpu, &mut kv, &table, 0..300);
+        let (width, n_rows) = (case.width(), 9);
+        let sequence = |n: usize| AttentionSeq {
+            rows: 0..n,
+            first_position: 300 - n,
+            block_table: &table,
+            tree: None,
+        };
+        let mut together = vec![f32::NAN; n_rows * width];
+        let q = &case.q[..n_rows * width];
+        cpu.paged_attention(&kv, 1, &case.input(q, &[sequence(n_rows)]), &mut together);
+        for (row, expected) in together.chunks(width).enumerate() {
+            let mut alone = vec![f32::NAN; width];
+            let q = &case.q[row * width..(row + 1) * width];
+            cpu.paged_attention(&kv, 1, &case.input(q, &[sequence(1)]), &mut alone);
+            assert!(bits(&alone) == bits(expected), "{} row {row}", cpu.kernels.name);
         }
     }
 }

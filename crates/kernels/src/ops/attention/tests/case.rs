@@ -4,7 +4,10 @@ use std::fmt;
 
 use crate::ops::kv::tests::rounded;
 use crate::testing::Random;
-use crate::{AttentionInput, AttentionSeq, Cpu, KvCache, KvDtype, KvShape, StoreKv, StridedRows};
+use crate::{
+    AttentionInput, AttentionSeq, Cpu, DistanceBias, KvCache, KvDtype, KvShape, StoreKv,
+    StridedRows,
+};
 
 /// A sequence's keys and values, and how attention is to read them.
 #[derive(Clone)]
@@ -23,6 +26,8 @@ pub(super) struct Case {
     pub(super) segment: Option<usize>,
     pub(super) softcap: Option<f32>,
     pub(super) slopes: Option<Vec<f32>>,
+    /// Biases by distance, up to this one.
+    pub(super) bias: Option<(Vec<f32>, usize)>,
     pub(super) sinks: Option<Vec<f32>>,
     /// Parents of the last tokens, which are a tree of drafts.
     pub(super) tree: Option<Vec<u32>>,
@@ -53,6 +58,7 @@ impl Case {
             segment: None,
             softcap: None,
             slopes: None,
+            bias: None,
             sinks: None,
             tree: None,
             q: random.normals(n * n_heads * head_dim),
@@ -146,6 +152,7 @@ impl Case {
             segment: self.segment,
             softcap: self.softcap,
             slopes: self.slopes.as_deref(),
+            bias: self.bias.as_ref().map(|(values, reach)| DistanceBias { values, reach: *reach }),
             sinks: self.sinks.as_deref(),
         }
     }
@@ -246,7 +253,9 @@ impl Case {
                 let score = |(i, &t): (usize, &usize)| {
                     let dot: f64 = q.iter().zip(&k[at(t)..]).map(|(&q, k)| f64::from(q) * k).sum();
                     let back = (seen.len() - 1 - i) as f64;
+                    let distance = if self.ahead > 0 { t as f64 - row as f64 } else { -back };
                     let score = dot * f64::from(self.scale()) - slope * back;
+                    let score = score + self.bias_at(head, distance as isize);
                     self.softcap
                         .map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
                 };
@@ -265,6 +274,14 @@ impl Case {
         out
     }
 
+    /// The bias of a head at a distance; 0 where there are none.
+    fn bias_at(&self, head: usize, distance: isize) -> f64 {
+        let Some((values, reach)) = &self.bias else { return 0.0 };
+        let most = *reach as isize;
+        let entry = (distance.clamp(-most, most) + most) as usize;
+        f64::from(values[head * (2 * reach + 1) + entry])
+    }
+
     /// Fails where `got` is not close to the formula.
     pub(super) fn assert_close(&self, got: &[f32]) {
         for (i, (&got, expected)) in got.iter().zip(self.naive()).enumerate() {
@@ -279,7 +296,7 @@ impl fmt::Display for Case {
         write!(
             f,
             "{} tokens, {}/{} heads of {} and {}{}, blocks of {}, {}, window {:?}, {} ahead, \
-             segment {:?}, softcap {:?}, slopes {:?}, sinks {:?}, tree {:?}",
+             segment {:?}, softcap {:?}, slopes {:?}, bias {:?}, sinks {:?}, tree {:?}",
             self.n_tokens(),
             self.n_heads,
             self.n_kv_heads,
@@ -293,6 +310,7 @@ impl fmt::Display for Case {
             self.segment,
             self.softcap,
             self.slopes,
+            self.bias,
             self.sinks,
             self.tree,
         )

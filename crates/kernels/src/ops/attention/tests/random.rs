@@ -26,6 +26,10 @@ fn any_case(random: &mut Random) -> Case {
     // As in every model, scores fall with distance.
     case.slopes = (random.below(3) == 0)
         .then(|| random.normals(n_heads).iter().map(|slope| slope.abs()).collect());
+    if random.below(3) == 0 {
+        let reach = [1, 8, 128][random.below(3)];
+        case.bias = Some((random.normals(n_heads * (2 * reach + 1)), reach));
+    }
     case.sinks = (random.below(2) == 0).then(|| random.normals(n_heads));
     case.tree = (n_drafts > 0).then(|| any_tree(random, n_drafts));
     case

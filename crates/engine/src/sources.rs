@@ -1,0 +1,97 @@
+//! Prompts of encoder-decoder models.
+//!
+//! ```text
+//! request    | prompt |
+//! sequence   | prompt: the source | up to a whole block | first tokens of the decoder | answer ...
+//! ```
+//!
+//! The prompt of a request is what the encoder reads. The decoder begins with tokens that the model's
+//! configuration names, in a block of its own.
+
+use pelton_base::{Ask, Source, TokenId};
+
+use crate::SubmitError;
+
+/// What a model with an encoder makes of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sources {
+    /// Longest source, in tokens.
+    pub max_source: usize,
+    /// Most tokens of the decoder, those that it begins with included.
+    pub max_own: usize,
+    /// Tokens that the decoder begins with; at least one.
+    pub first_tokens: Vec<TokenId>,
+}
+
+impl Sources {
+    /// Turns a request's prompt into a source, for an engine with blocks of this size and steps of this
+    /// many tokens at most.
+    ///
+    /// # Errors
+    ///
+    /// When the source is too long for the model or for a step.
+    pub(crate) fn begin(
+        &self,
+        ask: &mut Ask,
+        block_size: usize,
+        max_step_tokens: usize,
+    ) -> Result<(), SubmitError> {
+        let n_tokens = ask.prompt.len();
+        if n_tokens > self.max_source {
+            return Err(SubmitError::TooLong { n_prompt: n_tokens, limit: self.max_source });
+        }
+        if n_tokens > max_step_tokens {
+            return Err(SubmitError::SourceTooLong { n_source: n_tokens, limit: max_step_tokens });
+        }
+        let n_padding = n_tokens.next_multiple_of(block_size) - n_tokens;
+        ask.service.source = Source { n_tokens, n_padding };
+        ask.prompt.resize(n_tokens + n_padding, TokenId(0));
+        ask.prompt.extend_from_slice(&self.first_tokens);
+        ask.max_tokens = ask.max_tokens.min(self.max_own - self.first_tokens.len());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pelton_base::{SamplingParams, ServiceParams};
+
+    fn ask(n: u32) -> Ask {
+        Ask {
+            prompt: (1..=n).map(TokenId).collect(),
+            sampling: SamplingParams::greedy(),
+            choice: 0,
+            max_tokens: 100,
+            stop_tokens: Vec::new(),
+            service: ServiceParams::default(),
+            prediction: Vec::new(),
+            constraint: None,
+        }
+    }
+
+    fn sources() -> Sources {
+        Sources { max_source: 40, max_own: 30, first_tokens: vec![TokenId(7), TokenId(8)] }
+    }
+
+    #[test]
+    fn the_decoder_begins_with_a_block_and_ends_where_its_positions_do() {
+        for (n, n_padding) in [(1, 15), (16, 0), (17, 15)] {
+            let mut ask = ask(n);
+            sources().begin(&mut ask, 16, 40).expect("fits");
+            let n = n as usize;
+            assert_eq!(ask.service.source, Source { n_tokens: n, n_padding });
+            assert_eq!(ask.prompt[n + n_padding..], [TokenId(7), TokenId(8)]);
+            assert_eq!(ask.prompt[n - 1], TokenId(n as u32));
+            assert_eq!(ask.max_tokens, 28);
+        }
+    }
+
+    #[test]
+    fn sources_that_do_not_fit_are_refused_with_the_limit() {
+        let error = sources().begin(&mut ask(41), 16, 100).expect_err("too long");
+        assert_eq!(error, SubmitError::TooLong { n_prompt: 41, limit: 40 });
+        let error = sources().begin(&mut ask(33), 16, 32).expect_err("too long for a step");
+        assert_eq!(error, SubmitError::SourceTooLong { n_source: 33, limit: 32 });
+    }
+}

@@ -1,0 +1,143 @@
+"""Makes the fixtures of encoder-decoder models: tiny random checkpoints, and reference logits.
+
+    python crates/model/tests/seq2seq/make.py [name ..]
+
+Each fixture is a folder:
+
+    config.json            as transformers writes it
+    model.safetensors      bf16 weights
+    reference.safetensors  `source` i32 [s]: the tokens that the encoder reads; `first` i32 [f]: those that
+                           the decoder begins with; `greedy` i32 [g]: those that it goes on with;
+                           `logits` f32 [f + g - 1, 256]: of the decoder's rows
+    case.json              the seed, and how clearly the greedy tokens lead
+
+The reference is computed in f32 with eager attention from the bf16 weights.
+"""
+
+import json
+import pathlib
+import sys
+
+import torch
+import transformers as t
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from fixtures import wanted, write
+
+VOCAB = 256
+N_GREEDY = 26
+
+T5 = dict(
+    vocab_size=VOCAB,
+    d_model=64,
+    d_kv=16,
+    d_ff=96,
+    num_heads=4,
+    num_layers=2,
+    decoder_start_token_id=0,
+    pad_token_id=0,
+    eos_token_id=1,
+)
+# Distances beyond the last bucket lie inside of the short texts.
+NEAR = dict(relative_attention_num_buckets=8, relative_attention_max_distance=20)
+
+# name: (model class, config class, config fields, tokens of the source)
+CASES = {
+    "t5": (t.T5ForConditionalGeneration, t.T5Config, T5 | NEAR, 45),
+    # Heads that are wider together than the model, a deeper decoder, and the published distances.
+    "t5-gated": (
+        t.T5ForConditionalGeneration,
+        t.T5Config,
+        T5
+        | dict(
+            d_model=32,
+            num_heads=2,
+            d_kv=32,
+            d_ff=64,
+            num_decoder_layers=3,
+            feed_forward_proj="gated-gelu",
+            tie_word_embeddings=False,
+        ),
+        150,
+    ),
+    "mt5": (
+        t.MT5ForConditionalGeneration,
+        t.MT5Config,
+        T5 | NEAR | dict(num_layers=1, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+        16,
+    ),
+}
+
+
+def make_model(model_class, config, seed):
+    """A model with weights large enough that attention is not uniform, rounded to bf16."""
+    torch.manual_seed(seed)
+    model = model_class(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.uniform_(0.5, 1.5)
+            elif "relative_attention_bias" in name:
+                parameter.normal_(0.0, 1.0)
+            elif name == "shared.weight":
+                # The decoder must not simply say again the token that came in.
+                parameter.normal_(0.0, 0.2)
+            elif name.endswith(".q.weight"):
+                # Scores are not divided by the root of the width of a head.
+                parameter.normal_(0.0, 1.5 / (parameter.shape[1] * config.d_kv) ** 0.5)
+            else:
+                parameter.normal_(0.0, 1.5 / parameter.shape[1] ** 0.5)
+            parameter.copy_(parameter.bfloat16().float())
+    return model
+
+
+def reference(model, config, n_source, seed):
+    """A random source, and what the decoder makes of it; see the margin of `fixtures.reference`."""
+    generator = torch.Generator().manual_seed(seed)
+    source = torch.randint(2, VOCAB, (n_source,), generator=generator)
+    first = torch.tensor([config.decoder_start_token_id])
+    own, margin = first.clone(), float("inf")
+    for _ in range(N_GREEDY):
+        logits = model(input_ids=source[None], decoder_input_ids=own[None], use_cache=False).logits[0]
+        best = logits[-1].topk(2).values
+        margin = min(margin, ((best[0] - best[1]) / logits[-1].abs().max()).item())
+        own = torch.cat([own, logits[-1].argmax()[None]])
+    greedy = own[len(first) :]
+    tensors = dict(source=source.int(), first=first.int(), greedy=greedy.int(), logits=logits.float())
+    return tensors, margin
+
+
+@torch.no_grad()
+def main():
+    torch.set_num_threads(1)
+    for name in wanted(CASES):
+        model_class, config_class, fields, n_source = CASES[name]
+        config = config_class(**fields, attn_implementation="eager")
+        for seed in range(100, 400):
+            model = make_model(model_class, config, seed)
+            tensors, margin = reference(model, config, n_source, seed)
+            # The end of an answer is a token like any other here, but does not end it.
+            n_distinct = len(set(tensors["greedy"].tolist()))
+            if margin > 0.01 and n_distinct > 8 and 1 not in tensors["greedy"]:
+                break
+        else:
+            raise SystemExit(f"{name}: no seed without a near tie")
+        fresh = config_class(**fields)
+        fresh.architectures = [model_class.__name__]
+        fresh.dtype = "bfloat16"
+        written = json.loads(fresh.to_json_string())
+        shared = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+        skipped = shared + (("lm_head.weight",) if config.tie_word_embeddings else ())
+        state = {
+            key: value.bfloat16().contiguous()
+            for key, value in model.state_dict().items()
+            if key not in skipped
+        }
+        write(HERE / name, written, state, tensors, dict(seed=seed, margin=round(margin, 4)))
+        print(f"{name}: seed {seed}, margin {margin:.4f}, {n_distinct} tokens")
+
+
+if __name__ == "__main__":
+    main()
