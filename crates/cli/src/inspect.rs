@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 
 use pelton_base::limits::STEP_TOKENS;
 use pelton_llm::{BLOCK_TOKENS, RuntimeOptions};
-use pelton_model::{CpuDevice, Ignored, Inspection, KvFootprint, ModelFiles};
+use pelton_model::{CpuDevice, Ignored, InspectedEncoder, Inspection, KvFootprint, ModelFiles};
 use serde::Serialize;
 
 use crate::args::InspectArgs;
@@ -176,6 +176,11 @@ impl Report {
             ),
             ("positions", self.positions()),
         ];
+        if let Some(encoder) = &model.encoder {
+            let InspectedEncoder { n_layers, max_source, .. } = encoder;
+            let words = format!("{n_layers} layers, reads prompts of up to {max_source} tokens");
+            rows.insert(4, ("encoder", words));
+        }
         rows.extend(self.rope_choices.iter().map(|words| ("frequencies", words.clone())));
         rows.push(("output head", head_words(model.tied_embeddings).to_owned()));
         for (dtype, totals) in &model.tensors {

@@ -6,7 +6,7 @@
 use std::io::Write;
 
 use pelton_base::TokenId;
-use pelton_model::{BlockTables, ForwardInput, ForwardSequence, Lane};
+use pelton_model::{BlockTables, EncoderSpec, ForwardInput, ForwardSequence, Lane};
 use serde::Serialize;
 
 use crate::args::LogitsArgs;
@@ -46,25 +46,30 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<()> {
             "`--tokens` has {n} ids: expected at most the context of {context} tokens"
         )));
     }
+    let source = spec.encoder.as_ref().map(|encoder| Source::new(tokens, encoder)).transpose()?;
+    let tokens = source.as_ref().map_or(tokens, |source| source.sequence.as_slice());
     let mut decoder = model::load_decoder(&chosen.runtime()?, &files, &chosen.llm)?;
     let n_blocks = tokens.len().div_ceil(BLOCK_TOKENS);
     let mut kv = decoder
         .try_new_kv(n_blocks, BLOCK_TOKENS)
         .map_err(|error| Failure::internal(format!("no memory for keys and values: {error}")))?;
     let block_table: Vec<u32> = (0..n_blocks as u32).collect();
+    // Chunks of a text follow each other; what an encoder reads is one chunk with the rows after it.
+    let chunk_tokens = if source.is_some() { tokens.len() } else { CHUNK_TOKENS };
+    let own_start = source.as_ref().map_or(0, |source| source.own_start);
     let mut logits = Vec::new();
     let mut stdout = std::io::BufWriter::new(std::io::stdout().lock());
-    for (chunk_idx, chunk) in tokens.chunks(CHUNK_TOKENS).enumerate() {
-        let first_position = chunk_idx * CHUNK_TOKENS;
+    for (chunk_idx, chunk) in tokens.chunks(chunk_tokens).enumerate() {
+        let first_position = chunk_idx * chunk_tokens;
         let is_last = first_position + chunk.len() == tokens.len();
         let rows: Vec<usize> = match (args.all, is_last) {
-            (true, _) => (0..chunk.len()).collect(),
+            (true, _) => (own_start..chunk.len()).collect(),
             (false, true) => vec![chunk.len() - 1],
             (false, false) => Vec::new(),
         };
         let sequence = ForwardSequence {
             rows: 0..chunk.len(),
-            n_source: 0,
+            n_source: source.as_ref().map_or(0, |source| source.n_tokens),
             first_position,
             block_tables: BlockTables::one(&block_table),
             lane: spec.is_recurrent().then(|| Lane::at(0, first_position)),
@@ -74,7 +79,7 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<()> {
             ForwardInput { tokens: chunk, sequences: &[sequence], logits_rows: rows.as_slice() };
         decoder.forward(&mut kv, &input, &mut logits);
         for (row, values) in rows.iter().zip(logits.chunks_exact(spec.vocab_size)) {
-            let line = Line::new(first_position + row, values, args.top);
+            let line = Line::new(first_position + row - own_start, values, args.top);
             serde_json::to_writer(&mut stdout, &line)
                 .map_err(std::io::Error::from)
                 .and_then(|()| stdout.write_all(b"\n"))
@@ -82,6 +87,30 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<()> {
         }
     }
     stdout.flush().map_err(|error| Failure::stdout(&error))
+}
+
+/// A sequence of a model with an encoder: the tokens given are those that the encoder reads, and the rows
+/// are those of the tokens that the decoder begins with.
+struct Source {
+    n_tokens: usize,
+    own_start: usize,
+    sequence: Vec<TokenId>,
+}
+
+impl Source {
+    fn new(tokens: &[TokenId], encoder: &EncoderSpec) -> Result<Self> {
+        let (n_tokens, most) = (tokens.len(), encoder.max_source);
+        if n_tokens > most {
+            return Err(Failure::new(format!(
+                "`--tokens` has {n_tokens} ids: expected at most {most}, the longest source"
+            )));
+        }
+        let own_start = n_tokens.next_multiple_of(BLOCK_TOKENS);
+        let mut sequence = tokens.to_vec();
+        sequence.resize(own_start, TokenId(0));
+        sequence.extend_from_slice(&encoder.first_tokens);
+        Ok(Self { n_tokens, own_start, sequence })
+    }
 }
 
 impl Line {

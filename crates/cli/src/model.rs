@@ -11,7 +11,7 @@ use pelton_llm::{
 };
 use pelton_model::{CpuDevice, Decoder, LoadOptions, ModelFiles};
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::hints::short_of_memory;
 pub(crate) use crate::hints::{interrupted, not_here};
 use crate::interrupt::{self, Leave};
@@ -124,6 +124,16 @@ pub(crate) fn load_decoder(
         ..LoadOptions::default()
     };
     runtime.load(files, &load).map_err(|error| short_of_memory(error, options))
+}
+
+/// Refuses a model whose prompts an encoder reads, for a command that follows a text token by token.
+pub(crate) fn expect_no_encoder(files: &ModelFiles) -> Result<()> {
+    if files.spec()?.encoder.is_none() {
+        return Ok(());
+    }
+    let architecture = &files.config().architecture;
+    Err(Failure::new(format!("{architecture} has an encoder, which this command does not measure"))
+        .hint("`pelton run`, `serve`, `logits` and `inspect` take such models"))
 }
 
 /// The progress of a load, for a person.

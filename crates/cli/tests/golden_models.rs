@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use crate::common::server::Server;
 use crate::common::{Outcome, pelton, pelton_with_input};
 use pelton_base::TokenId;
-use pelton_model::{ARCHS, Arch, ENCODERS, ModelFiles};
+use pelton_model::{ARCHS, Arch, ENCODER_DECODERS, ENCODERS, ModelFiles};
 use pelton_testkit::golden::{
-    Checkpoint, GoldenDecoder, GoldenEncoder, NOT_IN_GGUF, decoders, encoders,
+    Checkpoint, GoldenDecoder, GoldenEncoder, GoldenSeq2Seq, NOT_IN_GGUF, decoders,
+    encoder_decoders, encoders,
 };
 use serde_json::{Value, json};
 
@@ -64,6 +65,10 @@ fn each_decoder(check: impl Fn(&Model<'_, GoldenDecoder>) -> Check) {
 
 fn each_encoder(check: impl Fn(&Model<'_, GoldenEncoder>) -> Check) {
     each(&encoders(), |golden| &golden.checkpoint, check);
+}
+
+fn each_encoder_decoder(check: impl Fn(&Model<'_, GoldenSeq2Seq>) -> Check) {
+    each(&encoder_decoders(), |golden| &golden.checkpoint, check);
 }
 
 /// Standard output of a command that must succeed.
@@ -123,9 +128,10 @@ fn runs(golden: &GoldenDecoder, path: &str) -> Check {
 
 #[test]
 fn nothing_registered_is_missing() {
-    let (decoders, encoders) = (decoders(), encoders());
+    let (decoders, encoders, both) = (decoders(), encoders(), encoder_decoders());
     let checkpoints = (decoders.iter().map(|golden| &golden.checkpoint))
-        .chain(encoders.iter().map(|golden| &golden.checkpoint));
+        .chain(encoders.iter().map(|golden| &golden.checkpoint))
+        .chain(both.iter().map(|golden| &golden.checkpoint));
     let (mut folders, mut files) = (Vec::new(), Vec::new());
     let temp = tempfile::tempdir().expect("a folder");
     for checkpoint in checkpoints {
@@ -143,7 +149,7 @@ fn nothing_registered_is_missing() {
         }
     }
     let has = |list: &[String], arch: &Arch| arch.names.iter().any(|n| list.iter().any(|s| s == n));
-    for arch in ARCHS.iter().chain(ENCODERS) {
+    for arch in ARCHS.iter().chain(ENCODERS).chain(ENCODER_DECODERS) {
         assert!(has(&folders, arch), "no folder of {:?}", arch.names);
         // `convert` writes the files of the families that it knows, and reads them back.
         let is_written = arch.is_exported() || arch.gguf_names.is_empty();
@@ -246,6 +252,92 @@ fn inspect_and_tokenize_understand_decoders() {
 #[test]
 fn inspect_and_tokenize_understand_encoders() {
     each_encoder(is_understood);
+}
+
+#[test]
+fn encoder_decoders_answer_with_the_greedy_tokens_of_the_reference() {
+    each_encoder_decoder(|model| {
+        let golden = model.golden;
+        let (source, n) = (ids(&golden.source), golden.greedy.len().to_string());
+        let args = ["run", "-m", model.path(), "--tokens", &source, "--max-tokens", &n];
+        let flags = ["--ignore-eos", "--temperature", "0", "--json"];
+        let answer = parsed(&printed(pelton(&[&args[..], &flags, &EXACT].concat()))?)?;
+        equal("tokens", &answer["tokens"], &json!(golden.greedy))?;
+
+        let server = Server::start(&[&["-m", model.path()], &EXACT[..]].concat())?;
+        let request = json!({
+            "prompt": golden.source, "max_tokens": golden.greedy.len(), "temperature": 0,
+            "ignore_eos": true, "n": 2,
+        });
+        let answer = server.post("/v1/completions", &request)?;
+        let bytes: Vec<u8> = golden.greedy.iter().map(|token| token.0 as u8).collect();
+        let expected = json!(String::from_utf8_lossy(&bytes));
+        equal("text", &answer["choices"][0]["text"], &expected)?;
+        equal("second text", &answer["choices"][1]["text"], &expected)?;
+        let n_prompt = golden.source.len() + golden.first.len();
+        equal("usage", &answer["usage"]["prompt_tokens"], &json!(n_prompt))
+    });
+}
+
+#[test]
+fn logits_of_encoder_decoders_are_those_of_the_reference() {
+    each_encoder_decoder(|model| {
+        let golden = model.golden;
+        let source = ids(&golden.source);
+        let args = ["logits", "-m", model.path(), "--tokens", &source, "--all", "--top", "1"];
+        let text = printed(pelton(&[&args[..], &EXACT].concat()))?;
+        equal("lines", text.lines().count(), golden.first.len())?;
+        for (line, row) in text.lines().zip(&golden.logits) {
+            let line = parsed(line)?;
+            let largest = row.iter().copied().fold(f32::MIN, f32::max);
+            let got = line["top"][0][1].as_f64().ok_or("no logit")?;
+            near("largest logit", &[got], &[f64::from(largest)], scale(row))?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn inspect_names_the_encoder_and_tokenize_understands_encoder_decoders() {
+    each_encoder_decoder(|model| {
+        let report = parsed(&printed(pelton(&["inspect", model.path(), "--json"]))?)?;
+        let spec = model.files.spec().map_err(|error| error.to_string())?;
+        let encoder = spec.encoder.ok_or("no encoder")?;
+        equal("layers", &report["n_layers"], &json!(spec.layers.len() / 2))?;
+        equal("encoder", &report["encoder"]["n_layers"], &json!(encoder.layers.len()))?;
+        let text = printed(pelton(&["inspect", model.path()]))?;
+        equal("line", text.contains("reads prompts of up to"), true)?;
+        let encoded =
+            printed(pelton_with_input(&["tokenize", "-m", model.path()], b"\"A cat\"\n"))?;
+        equal("token ids", parsed(&encoded)?, json!(b"A cat"))
+    });
+}
+
+#[test]
+fn commands_that_follow_a_text_token_by_token_refuse_encoder_decoders_by_name() {
+    each_encoder_decoder(|model| {
+        let temp = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let text = temp.path().join("text.txt");
+        std::fs::write(&text, "A cat sat.").map_err(|error| error.to_string())?;
+        let (text, out) = (text.to_str().expect("UTF-8"), temp.path().join("out.gguf"));
+        let out = out.to_str().expect("UTF-8");
+        for (args, why) in [
+            (vec!["eval", model.path(), "--text", text], "has an encoder"),
+            (vec!["bench", "model", "-m", model.path()], "has an encoder"),
+            (vec!["bench", "offline", "-m", model.path()], "has an encoder"),
+            (vec!["convert", model.path(), out], "not a family that is written as GGUF"),
+        ] {
+            let is_file = model.files.gguf().is_some();
+            if is_file && args[0] == "convert" {
+                continue;
+            }
+            let outcome = pelton(&args);
+            equal(args[0], outcome.code, Some(2))?;
+            let is_named = outcome.stderr.contains(why);
+            equal(&format!("{}: {}", args[0], outcome.stderr), is_named, true)?;
+        }
+        Ok(())
+    });
 }
 
 #[test]

@@ -155,10 +155,10 @@ impl<E: Executor> EngineLoop<E> {
         assert!(fills_blanks || !hands_out_blanks, "the executor does not fill blank drafts");
         let kv = executor.kv_capacity();
         let vocab_size = executor.vocab_size();
-        let sources = executor.sources().map(|sources| (sources, kv.block_size));
+        let sources = executor.sources();
         let scheduler_config = config.scheduler(kv, executor.max_context_tokens());
         let max_prompt_tokens = match &sources {
-            Some((sources, _)) => sources.max_source,
+            Some(sources) => sources.most_prompt_tokens(&scheduler_config),
             None => scheduler_config.context_tokens() - 1,
         };
         let scheduler = Scheduler::new(scheduler_config.clone());

@@ -24,8 +24,8 @@ struct Inner {
     /// Longest prompt that fits, in tokens.
     max_prompt_tokens: usize,
     vocab_size: usize,
-    /// The encoder that reads prompts, where there is one, and the tokens of a block.
-    sources: Option<(Sources, usize)>,
+    /// The encoder that reads prompts, where there is one.
+    sources: Option<Sources>,
     /// Names of the proposers.
     drafters: Vec<&'static str>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -36,7 +36,7 @@ impl EngineHandle {
         shared: Arc<Shared>,
         max_prompt_tokens: usize,
         vocab_size: usize,
-        sources: Option<(Sources, usize)>,
+        sources: Option<Sources>,
         drafters: Vec<&'static str>,
     ) -> Self {
         let thread = Mutex::new(None);
@@ -105,12 +105,11 @@ impl EngineHandle {
         let at = self.inner.shared.clock.now();
         self.check(&ask)?;
         let mut ask = ask;
-        if let Some((sources, block_size)) = &self.inner.sources {
+        if let Some(sources) = &self.inner.sources {
             if extras.prompt_logprobs.is_some() {
                 return Err(SubmitError::NotOfSources { param: "prompt_logprobs" });
             }
-            let max_step_tokens = self.inner.shared.config.choices.max_batch_tokens;
-            sources.begin(&mut ask, *block_size, max_step_tokens)?;
+            sources.begin(&mut ask, &self.inner.shared.config)?;
         }
         let (sender, receiver) = mpsc::unbounded_channel();
         let progress = Arc::new(Progress::default());

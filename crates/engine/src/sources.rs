@@ -9,6 +9,7 @@
 //! configuration names, in a block of its own.
 
 use pelton_base::{Ask, Source, TokenId};
+use pelton_sched::SchedulerConfig;
 
 use crate::SubmitError;
 
@@ -24,24 +25,25 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Turns a request's prompt into a source, for an engine with blocks of this size and steps of this
-    /// many tokens at most.
+    /// Longest prompt that leaves room for an answer, in tokens.
+    pub(crate) fn most_prompt_tokens(&self, config: &SchedulerConfig) -> usize {
+        let n_before_answer = config.context_tokens().saturating_sub(1 + self.first_tokens.len());
+        self.max_source.min(n_before_answer / config.block_size * config.block_size)
+    }
+
+    /// Turns a request's prompt into a source, for an engine with these limits.
     ///
     /// # Errors
     ///
-    /// When the source is too long for the model or for a step.
-    pub(crate) fn begin(
-        &self,
-        ask: &mut Ask,
-        block_size: usize,
-        max_step_tokens: usize,
-    ) -> Result<(), SubmitError> {
-        let n_tokens = ask.prompt.len();
-        if n_tokens > self.max_source {
-            return Err(SubmitError::TooLong { n_prompt: n_tokens, limit: self.max_source });
+    /// When the source is too long for the model, its context or a step.
+    pub(crate) fn begin(&self, ask: &mut Ask, config: &SchedulerConfig) -> Result<(), SubmitError> {
+        let (n_tokens, limit) = (ask.prompt.len(), self.most_prompt_tokens(config));
+        if n_tokens > limit {
+            return Err(SubmitError::TooLong { n_prompt: n_tokens, limit });
         }
-        if n_tokens > max_step_tokens {
-            return Err(SubmitError::SourceTooLong { n_source: n_tokens, limit: max_step_tokens });
+        let (block_size, limit) = (config.block_size, config.choices.max_batch_tokens);
+        if n_tokens > limit {
+            return Err(SubmitError::SourceTooLong { n_source: n_tokens, limit });
         }
         let n_padding = n_tokens.next_multiple_of(block_size) - n_tokens;
         ask.service.source = Source { n_tokens, n_padding };
@@ -70,6 +72,12 @@ mod tests {
         }
     }
 
+    fn config(block_size: usize, max_batch_tokens: usize, n_blocks: u32) -> SchedulerConfig {
+        let mut config = SchedulerConfig::new(n_blocks, block_size);
+        config.choices.max_batch_tokens = max_batch_tokens;
+        config
+    }
+
     fn sources() -> Sources {
         Sources { max_source: 40, max_own: 30, first_tokens: vec![TokenId(7), TokenId(8)] }
     }
@@ -78,7 +86,7 @@ mod tests {
     fn the_decoder_begins_with_a_block_and_ends_where_its_positions_do() {
         for (n, n_padding) in [(1, 15), (16, 0), (17, 15)] {
             let mut ask = ask(n);
-            sources().begin(&mut ask, 16, 40).expect("fits");
+            sources().begin(&mut ask, &config(16, 40, 100)).expect("fits");
             let n = n as usize;
             assert_eq!(ask.service.source, Source { n_tokens: n, n_padding });
             assert_eq!(ask.prompt[n + n_padding..], [TokenId(7), TokenId(8)]);
@@ -89,9 +97,13 @@ mod tests {
 
     #[test]
     fn sources_that_do_not_fit_are_refused_with_the_limit() {
-        let error = sources().begin(&mut ask(41), 16, 100).expect_err("too long");
+        let error = sources().begin(&mut ask(41), &config(16, 100, 100)).expect_err("too long");
         assert_eq!(error, SubmitError::TooLong { n_prompt: 41, limit: 40 });
-        let error = sources().begin(&mut ask(33), 16, 32).expect_err("too long for a step");
+        let error =
+            sources().begin(&mut ask(33), &config(16, 32, 100)).expect_err("too long for a step");
         assert_eq!(error, SubmitError::SourceTooLong { n_source: 33, limit: 32 });
+        // Two blocks of 16 hold one of a source, the first two tokens and an answer.
+        let error = sources().begin(&mut ask(17), &config(16, 100, 2)).expect_err("no room");
+        assert_eq!(error, SubmitError::TooLong { n_prompt: 17, limit: 16 });
     }
 }

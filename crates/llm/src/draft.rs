@@ -96,6 +96,8 @@ pub(crate) struct Target<'a> {
     /// Bytes of weights that one token reads.
     pub(crate) weight_bytes: usize,
     pub(crate) context_tokens: usize,
+    /// Whether an encoder reads its prompts.
+    pub(crate) has_encoder: bool,
 }
 
 impl Target<'_> {
@@ -121,6 +123,11 @@ impl Target<'_> {
             progress: Some(&|progress| reporter.pack(progress)),
             ..LoadOptions::default()
         };
+        if self.has_encoder || source.files.spec()?.encoder.is_some() {
+            let why =
+                "a model with an encoder neither drafts for another one nor has a draft model";
+            return Err(LlmError::Option { option: "draft_model", why: why.to_owned() });
+        }
         if source.files.spec()?.is_recurrent() {
             return Err(ExecutorError::RecurrentDraft.into());
         }

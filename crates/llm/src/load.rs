@@ -273,7 +273,9 @@ impl Loading<'_, '_, '_> {
         let executor = ModelExecutor::new(decoder, config)?;
         check_step(executor.decoder().spec(), options)?;
         let weight_bytes = executor.decoder().weight_bytes();
-        let target = Target { tokenizer, weight_bytes, context_tokens: kv.context_tokens };
+        let has_encoder = executor.decoder().spec().encoder.is_some();
+        let context_tokens = kv.context_tokens;
+        let target = Target { tokenizer, weight_bytes, context_tokens, has_encoder };
         let DraftPlan { mut proposers, model } = drafts;
         if let Some(model) = model {
             let draft = target.load_draft(self.runtime, model, options, self.reporter)?;

@@ -18,6 +18,17 @@ use crate::state::StateShape;
 /// include no padding.
 const BLOCK_TOKENS: usize = 16;
 
+/// The encoder of an encoder-decoder model.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct InspectedEncoder {
+    /// Layers.
+    pub n_layers: usize,
+    /// Longest prompt that it reads, in tokens.
+    pub max_source: usize,
+    /// Tokens that the decoder begins with.
+    pub first_tokens: Vec<pelton_base::TokenId>,
+}
+
 /// Facts about a model, for people and for tools.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Inspection {
@@ -44,6 +55,9 @@ pub struct Inspection {
     pub quantization: Option<Quantization>,
     /// Decoder layers.
     pub n_layers: usize,
+    /// The encoder that reads prompts, in encoder-decoder models.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encoder: Option<InspectedEncoder>,
     /// Width of the residual stream, in elements.
     pub hidden_size: usize,
     /// Width of the hidden layer of the first perceptron, in elements.
@@ -155,7 +169,11 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
     let states = StateShape::of(&spec);
     let state_bytes = CpuDevice::state_bytes(&states.layers);
     // Layers as the files have them, of which the spec may make several.
-    let n_layers = files.config().num_hidden_layers;
+    let n_layers = match &spec.encoder {
+        // A layer of a decoder is its self-attention and its attention to the source.
+        Some(_) => spec.layers.len() / 2,
+        None => files.config().num_hidden_layers,
+    };
     let layers = spec.layers.chunks(spec.layers.len() / n_layers);
     let keeps_state =
         |layer: &&[LayerSpec]| layer.iter().any(|part| part.mixer.kept().state.is_some());
@@ -163,6 +181,8 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         Mixer::ChannelMix(mix) => Some(mix.intermediate_size),
         _ => None,
     });
+    let mut widths = spec.layers.iter().map(|layer| layer.mlp.intermediate_size());
+    let first_width = || widths.find(|width| *width > 0).unwrap_or(0);
     Ok(Inspection {
         kind: files.kind(),
         path: files.path().display().to_string(),
@@ -175,8 +195,13 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         ignored: files.config().wrapper.as_ref().map(|wrapper| ignored(files, wrapper)),
         quantization,
         n_layers,
+        encoder: spec.encoder.as_ref().map(|encoder| InspectedEncoder {
+            n_layers: encoder.layers.len(),
+            max_source: encoder.max_source,
+            first_tokens: encoder.first_tokens.clone(),
+        }),
         hidden_size: spec.hidden_size,
-        intermediate_size: channel_mix.unwrap_or_else(|| first.mlp.intermediate_size()),
+        intermediate_size: channel_mix.unwrap_or_else(first_width),
         n_heads: attention.unwrap_or(first).mixer.n_heads(),
         n_kv_heads: heads.map_or(0, |heads| heads.n),
         head_dim: heads.map_or(0, |heads| heads.key_dim),

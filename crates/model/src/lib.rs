@@ -56,7 +56,7 @@ pub use export::{
 };
 pub use fields::ConfigError;
 pub use files::{ModelFiles, ModelKind};
-pub use inspect::{Ignored, Inspection, Quantization, TensorTotals, inspect};
+pub use inspect::{Ignored, InspectedEncoder, Inspection, Quantization, TensorTotals, inspect};
 pub use kv::{KvFootprint, KvPlace, KvShape, NarrowKv, SwapStore};
 pub use layer::KvHeads;
 pub use load::{

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use crate::common::all;
 use crate::vectors::Fixture;
-use pelton_model::{ARCHS, Arch, ENCODERS};
+use pelton_model::{ARCHS, Arch, ENCODER_DECODERS, ENCODERS};
 use pelton_quant::checkpoint::METHODS;
 use pelton_quant::{FORMATS, WeightFormat};
+use pelton_testkit::golden::{GoldenSeq2Seq, encoder_decoders};
 
 const HEAD: &str = "\
 # Models
@@ -43,6 +44,18 @@ Models that compute embeddings ([embeddings.md](embeddings.md)). *Folder*: every
 within 1e-4 of that of Hugging Face transformers (relative to the largest element of the row), and so are the
 vectors of every kind of pooling. *GGUF file*: the same rows from a file with the names of the `gguf`
 package. Every family above also computes embeddings, from its last layer.
+
+| family | folder | GGUF name | GGUF file |
+|---|---|---|---|
+";
+
+const ENCODER_DECODERS_HEAD: &str = "
+## Models of an encoder and a decoder
+
+The encoder reads the prompt, the decoder answers ([encoder-decoder.md](encoder-decoder.md)). *Folder*: the
+logits of every row of the decoder are within 1e-4 of those of Hugging Face transformers (relative to the
+largest logit of a row), and the greedy tokens are the same. *GGUF file*: the same from a file with the names
+of the `gguf` package.
 
 | family | folder | GGUF name | GGUF file |
 |---|---|---|---|
@@ -142,15 +155,19 @@ fn family(arch: &Arch, fixtures: &BTreeMap<String, Vec<(String, bool)>>) -> Stri
     )
 }
 
+/// The fixtures that verify something, or what stands there where there are none.
+fn golden_cell(names: &[&str], none: &str) -> String {
+    match names {
+        [] => none.to_owned(),
+        names => format!("golden: {}", code(names)),
+    }
+}
+
 fn encoder(arch: &Arch) -> String {
     let own: Vec<Fixture> = crate::vectors::all()
         .into_iter()
         .filter(|fixture| arch.names.contains(&fixture.architecture().as_str()))
         .collect();
-    let golden = |names: &[&str], none: &str| match names {
-        [] => none.to_owned(),
-        names => format!("golden: {}", code(names)),
-    };
     let folders: Vec<&str> = own.iter().map(|fixture| fixture.name.as_str()).collect();
     let files = own.iter().filter(|fixture| fixture.has_gguf());
     let files: Vec<&str> = files.map(|fixture| fixture.name.as_str()).collect();
@@ -159,8 +176,22 @@ fn encoder(arch: &Arch) -> String {
         ([], [_, ..]) => "that of BERT".to_owned(),
         (names, _) => code(names),
     };
-    let (folders, files) = (golden(&folders, "no"), golden(&files, "not read"));
+    let (folders, files) = (golden_cell(&folders, "no"), golden_cell(&files, "not read"));
     format!("| {} | {folders} | {gguf_names} | {files} |\n", code(arch.names))
+}
+
+fn encoder_decoder(arch: &Arch) -> String {
+    let all = encoder_decoders();
+    let own: Vec<&GoldenSeq2Seq> = (all.iter())
+        .filter(|golden| arch.names.contains(&golden.architecture().as_str()))
+        .collect();
+    let names = |has: fn(&GoldenSeq2Seq) -> bool| -> Vec<&str> {
+        own.iter().filter(|golden| has(golden)).map(|golden| golden.checkpoint.name()).collect()
+    };
+    let (folders, files) = (names(|_| true), names(|golden| golden.checkpoint.has_gguf()));
+    let (folders, files) = (golden_cell(&folders, "no"), golden_cell(&files, "not read"));
+    let (families, gguf_names) = (code(arch.names), code(arch.gguf_names));
+    format!("| {families} | {folders} | {gguf_names} | {files} |\n")
 }
 
 fn format_line(format: &dyn WeightFormat) -> String {
@@ -211,6 +242,8 @@ fn page() -> String {
     ARCHS.iter().for_each(|arch| page += &family(arch, &fixtures));
     page += ENCODERS_HEAD;
     ENCODERS.iter().for_each(|arch| page += &encoder(arch));
+    page += ENCODER_DECODERS_HEAD;
+    ENCODER_DECODERS.iter().for_each(|arch| page += &encoder_decoder(arch));
     page += FORMATS_HEAD;
     FORMATS.iter().for_each(|format| page += &format_line(*format));
     page += METHODS_HEAD;
@@ -250,7 +283,10 @@ fn nothing_that_is_read_is_unverified() {
             n_rows += 1;
         }
     }
-    assert_eq!(n_rows, ARCHS.len() + ENCODERS.len() + FORMATS.len() + METHODS.len());
+    assert_eq!(
+        n_rows,
+        ARCHS.len() + ENCODERS.len() + ENCODER_DECODERS.len() + FORMATS.len() + METHODS.len()
+    );
     for (name, _) in RELATIVES {
         assert!(page.contains(&format!("`{name}`")), "{name} is no fixture");
     }

@@ -28,6 +28,12 @@ fn files(golden: &GoldenSeq2Seq) -> (tempfile::TempDir, ModelFiles) {
     (temp, files)
 }
 
+fn named(name: &str) -> GoldenSeq2Seq {
+    let mut all = encoder_decoders();
+    all.retain(|golden| golden.checkpoint.name() == name);
+    all.remove(0)
+}
+
 fn options(kv_dtype: Option<KvDtype>) -> LoadOptions<'static> {
     LoadOptions { compute: Compute::F32, kv_dtype, ..LoadOptions::default() }
 }
@@ -101,13 +107,22 @@ fn worst(golden: &GoldenSeq2Seq, rows: &[Vec<f32>]) -> f32 {
 fn every_fixture_matches_the_reference_on_both_devices() {
     for golden in encoder_decoders() {
         let name = golden.checkpoint.name().to_owned();
-        let (_temp, files) = files(&golden);
+        let (temp, files) = files(&golden);
         let n = golden.logits.len();
         let mut plain = load(&files, PlainDevice::new(), &options(None)).expect("loads");
         let mut cpu = on_cpu(&golden, Kernels::best(), 1);
         let errors = [run(&mut plain, &golden, &[n]), run(&mut cpu, &golden, &[n])]
             .map(|rows| worst(&golden, &rows));
         println!("{name:12} {:.1e} {:.1e}", errors[0], errors[1]);
+        if golden.checkpoint.has_gguf() {
+            let file = temp.path().join("model.gguf");
+            golden.checkpoint.write_bare_gguf(&file);
+            let files = ModelFiles::open(&file).expect(&name);
+            let device = CpuDevice::new(Cpu::with(Kernels::best(), 1));
+            let mut cpu = load(&files, device, &options(None)).expect("loads");
+            let error = worst(&golden, &run(&mut cpu, &golden, &[n]));
+            assert!(error < BOUND, "{name}.gguf: {error}");
+        }
         assert!(errors.iter().all(|error| *error < BOUND), "{name}: {errors:?}");
     }
 }
@@ -201,8 +216,8 @@ fn pages_of_a_source_are_swapped_and_come_back() {
     let mut kv = decoder.new_kv(2 * n_blocks, BLOCK);
     let tables: Vec<u32> = (0..2 * n_blocks as u32).collect();
     let (first, second) = tables.split_at(n_blocks);
-    let mut store = SwapStore::try_new(&decoder.kv_footprint(2 * n_blocks, BLOCK, n_blocks as u32))
-        .expect("memory");
+    let mut store =
+        SwapStore::try_new(&decoder.kv_footprint(2 * n_blocks, BLOCK, n_blocks)).expect("memory");
     let share = Share { golden, n_before: 0, n_now: own_start + 1, table: first };
     let mut rows = step(&mut decoder, &mut kv, &[share]);
     for (i, (from, to)) in first.iter().zip(second).enumerate() {
@@ -219,10 +234,84 @@ fn pages_of_a_source_are_swapped_and_come_back() {
 #[test]
 fn every_encoder_decoder_has_a_fixture() {
     let all = encoder_decoders();
-    let architectures: Vec<String> =
-        all.iter().map(|golden| files(golden).1.config().architecture.clone()).collect();
+    let architectures: Vec<String> = all.iter().map(GoldenSeq2Seq::architecture).collect();
     for arch in ENCODER_DECODERS {
         let has = |name: &&str| architectures.iter().any(|own| own == name);
         assert!(arch.names.iter().any(has), "{:?}", arch.names);
+    }
+}
+
+#[test]
+fn configs_that_say_nonsense_are_refused_by_field() {
+    let golden = &named("t5");
+    let (temp, _files) = files(golden);
+    let path = temp.path().join("model/config.json");
+    let sound: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&path).expect("config")).expect("JSON");
+    for (field, value) in [
+        ("relative_attention_num_buckets", serde_json::json!(0)),
+        ("relative_attention_num_buckets", serde_json::json!(6)),
+        ("relative_attention_num_buckets", serde_json::json!(1e18)),
+        ("relative_attention_max_distance", serde_json::json!(4)),
+        ("relative_attention_max_distance", serde_json::json!(-1)),
+        ("feed_forward_proj", serde_json::json!("gated-tanh")),
+        ("feed_forward_proj", serde_json::json!("gelu")),
+        ("num_decoder_layers", serde_json::json!(0)),
+        ("num_decoder_layers", serde_json::json!(1e9)),
+        ("decoder_start_token_id", serde_json::json!(256)),
+        ("decoder_start_token_id", serde_json::json!(-1)),
+        ("num_key_value_heads", serde_json::json!(2)),
+    ] {
+        let mut config = sound.clone();
+        config[field] = value.clone();
+        std::fs::write(&path, config.to_string()).expect("config");
+        let opened = ModelFiles::open(&temp.path().join("model"));
+        let error = match opened.and_then(|files| files.spec().map(drop)) {
+            Err(error) => error.to_string(),
+            Ok(()) => panic!("`{field}`: {value} is taken"),
+        };
+        assert!(error.contains(&format!("`{field}`")), "{value}: {error}");
+    }
+}
+
+#[test]
+fn a_tensor_that_is_missing_is_named() {
+    let golden = &named("t5");
+    let (temp, _files) = files(golden);
+    let path = temp.path().join("model/config.json");
+    let config = std::fs::read_to_string(&path).expect("config");
+    let deeper = config.replace("\"num_layers\": 2", "\"num_layers\": 3");
+    std::fs::write(&path, deeper).expect("config");
+    let files = ModelFiles::open(&temp.path().join("model")).expect("opens");
+    let error = pelton_model::check(&files).expect_err("too few layers").to_string();
+    assert!(error.contains("encoder.block.2.layer.0"), "{error}");
+}
+
+#[test]
+fn distances_are_in_the_buckets_of_the_reference() {
+    let bias = pelton_model::layer::RelativeBias { n_buckets: 32, max_distance: 128 };
+    // `T5Attention._relative_position_bucket` of transformers, for these keys minus queries.
+    for (ahead, both, before) in [
+        (0, 0, 0),
+        (-1, 1, 1),
+        (1, 17, 0),
+        (-7, 7, 7),
+        (-8, 8, 8),
+        (-15, 9, 15),
+        (-16, 10, 16),
+        (16, 26, 0),
+        (-31, 11, 21),
+        (-32, 12, 21),
+        (-64, 14, 26),
+        (-127, 15, 31),
+        (127, 31, 0),
+        (-128, 15, 31),
+        (-5000, 15, 31),
+    ] {
+        assert_eq!(
+            (bias.bucket(ahead, false), bias.bucket(ahead, true)),
+            (both, before),
+            "{ahead}"
+        );
     }
 }

@@ -17,6 +17,7 @@ pub(super) fn measure(args: &BenchModelArgs) -> Result<()> {
     let chosen = args.model.chosen();
     let reference = model::reference(Some(&chosen.model))?;
     let files = model::resolve(&reference)?.open()?;
+    model::expect_no_encoder(&files)?;
     let max_context = chosen.llm.max_context.unwrap_or(files.spec()?.max_context);
     let config = Config {
         prompt: args.prompt(),

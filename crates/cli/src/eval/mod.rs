@@ -116,6 +116,7 @@ impl Named {
     }
 
     fn load(&self, runtime: &Runtime, chosen: &Chosen) -> Result<Subject> {
+        model::expect_no_encoder(&self.files)?;
         let decoder = model::load_decoder(runtime, &self.files, &chosen.llm)?;
         Ok(Subject { name: self.name.clone(), decoder })
     }

@@ -53,7 +53,7 @@ fn search(i: u32, width: usize) -> (Ask, BeamParams) {
     (ask, params)
 }
 
-fn collect_beams(mut stream: BeamStream) -> Vec<Beam> {
+pub(crate) fn collect_beams(mut stream: BeamStream) -> Vec<Beam> {
     while let Some(event) = stream.blocking_recv() {
         if let BeamEvent::Ended { answers, failure, fault, .. } = event {
             assert_eq!((failure, fault), (None, None));

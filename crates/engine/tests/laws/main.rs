@@ -8,6 +8,7 @@ mod endings;
 mod prompts;
 mod recurrent;
 mod sampling;
+mod seq2seq;
 mod sharing;
 mod windows;
 mod worlds;

@@ -14,6 +14,7 @@
 
 mod arcee;
 mod bamba;
+mod bart;
 mod bloom;
 mod class_head;
 mod cohere;

@@ -1,12 +1,13 @@
 //! The names that checkpoints declare, and the entry that each selects.
 
 use super::{
-    Arch, ENCODERS, arcee, bamba, bloom, cohere, cohere2, deepseek, exaone4, falcon, falcon_h1,
-    gemma, gemma2, gemma3, gemma4, glm, glm4, glm4_moe, gpt_bigcode, gpt_neox, gpt_oss, gpt2, gptj,
-    granite, granite_hybrid, granite_moe, helium, internlm2, internlm3, jamba, kimi_linear, lfm2,
-    llama, llama4, mamba, mamba2, minicpm, minicpm3, minimax, ministral, mistral, mixtral,
-    nemotron, nemotron_h, olmo, olmo_hybrid, olmo2, olmo3, olmoe, opt, phi, phi3, qwen2, qwen2_moe,
-    qwen3, qwen3_5, qwen3_moe, qwen3_next, rwkv7, seed_oss, smollm3, stablelm, starcoder2, t5,
+    Arch, ENCODERS, arcee, bamba, bart, bloom, cohere, cohere2, deepseek, exaone4, falcon,
+    falcon_h1, gemma, gemma2, gemma3, gemma4, glm, glm4, glm4_moe, gpt_bigcode, gpt_neox, gpt_oss,
+    gpt2, gptj, granite, granite_hybrid, granite_moe, helium, internlm2, internlm3, jamba,
+    kimi_linear, lfm2, llama, llama4, mamba, mamba2, minicpm, minicpm3, minimax, ministral,
+    mistral, mixtral, nemotron, nemotron_h, olmo, olmo_hybrid, olmo2, olmo3, olmoe, opt, phi, phi3,
+    qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next, rwkv7, seed_oss, smollm3, stablelm,
+    starcoder2, t5,
 };
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
@@ -82,7 +83,7 @@ pub static ARCHS: &[Arch] = &[
 ];
 
 /// Every supported model of an encoder and a decoder. Conformance tests iterate over this table.
-pub static ENCODER_DECODERS: &[Arch] = &[t5::ARCH];
+pub static ENCODER_DECODERS: &[Arch] = &[bart::ARCH, bart::MBART, t5::ARCH, t5::MT5];
 
 /// Decoders, encoders, and models of both.
 fn all() -> impl Iterator<Item = &'static Arch> {

@@ -244,6 +244,8 @@ pub(crate) struct Stored {
     pub(crate) experts: Experts,
     /// Whether recurrences store the factors of decays, `-exp(A)`, and not their logarithms `A`.
     pub(crate) decays_are_rates: bool,
+    /// The tensor `[1, vocab]` that is added to logits, in families that do not call it the head's bias.
+    pub(crate) logit_bias: Option<&'static str>,
     /// Added to the stored weights of norms, in families that store them minus one.
     pub(crate) norm_offset: f32,
 }
@@ -264,6 +266,7 @@ impl Stored {
         is_kv_up_split: false,
         experts: Experts { gate_up: GateUp::Stacked, is_transposed: false },
         decays_are_rates: false,
+        logit_bias: None,
         norm_offset: 0.0,
     };
 

@@ -87,8 +87,8 @@ const GGUF_DECODER: Stored = Stored {
 };
 
 pub(super) const ARCH: Arch = Arch {
-    names: &["T5ForConditionalGeneration", "MT5ForConditionalGeneration", "T5WithLMHeadModel"],
-    model_types: &["t5", "mt5"],
+    names: &["T5ForConditionalGeneration", "T5WithLMHeadModel"],
+    model_types: &["t5"],
     gguf_names: &["t5"],
     spellings: &[
         ("hidden_size", "d_model"),
@@ -116,6 +116,19 @@ pub(super) const ARCH: Arch = Arch {
     ..Arch::PLAIN
 };
 
+pub(super) const MT5: Arch = Arch {
+    names: &["MT5ForConditionalGeneration"],
+    model_types: &["mt5"],
+    gguf_names: &[],
+    spec: mt5,
+    ..ARCH
+};
+
+/// The rows that the head reads are never scaled.
+fn mt5(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
+    Ok(ArchSpec { logit_scale: 1.0, ..spec(cfg)? })
+}
+
 fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = llama::spec(cfg)?;
     let mlp = perceptron(cfg)?;
@@ -125,7 +138,8 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
         None => cfg.num_hidden_layers,
     };
     spec.ropes.clear();
-    if spec.tied_embeddings {
+    // Newer configs say it; in older ones it went with a shared head.
+    if cfg.flag("scale_decoder_outputs", spec.tied_embeddings)? {
         spec.logit_scale = (cfg.hidden_size as f32).sqrt().recip();
     }
     let template = spec.layers.swap_remove(0);

@@ -348,7 +348,7 @@ impl<D: Ops> Decoder<D> {
                     softcap: spec.logit_softcap,
                 };
                 match scored {
-                    None => pass.head(&head, out, greedy),
+                    None => pass.head(&head, weights.final_norm.is_some(), out, greedy),
                     Some(scored) => {
                         let norm = weights.final_norm.as_ref();
                         pass.head_in_pieces(&head, norm, out, greedy, scored);

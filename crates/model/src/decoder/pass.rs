@@ -405,14 +405,17 @@ impl<'p, D: Ops> Pass<'p, D> {
         self.clock.lap(StepOp::Norm);
     }
 
-    /// Logits of the rows that are left, or their likeliest tokens.
+    /// Logits of the rows that are left, or their likeliest tokens; `is_normed` says whether the model
+    /// has a norm after the last layer.
     pub(super) fn head(
         mut self,
         head: &Head<'_, D>,
+        is_normed: bool,
         logits: &mut Vec<f32>,
         greedy: GreedyRows<'_>,
     ) {
-        self.device.head(self.rows, head, self.normed, logits, greedy);
+        let input = if is_normed { &*self.normed } else { &*self.x };
+        self.device.head(self.rows, head, input, logits, greedy);
         self.clock.lap(StepOp::Head);
     }
 

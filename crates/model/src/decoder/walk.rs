@@ -101,6 +101,10 @@ impl<D: Ops> LayerWalk<D> {
         if n_tokens == 0 || n_tokens > spec.max_context {
             return Err(ModelError::Context { asked: n_tokens, most: spec.max_context });
         }
+        if spec.encoder.is_some() {
+            let why = "the model has an encoder, which is not walked layer by layer";
+            return Err(ModelError::Export(why.to_owned()));
+        }
         if let Some(layer) = spec.layers.iter().position(|layer| layer.mixer.reads_first_values()) {
             let why = "whose values a walk from layer to layer does not keep";
             return Err(ModelError::Export(format!("layer {layer} reads the first layer, {why}")));

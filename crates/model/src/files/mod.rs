@@ -196,7 +196,14 @@ impl ModelFiles {
     ///
     /// Names the field that this architecture cannot work with.
     pub fn spec(&self) -> Result<ArchSpec, ModelError> {
-        spec_of(self.arch(), &self.config).map_err(ModelError::config(self.tensors().origin()))
+        let spec = spec_of(self.arch(), &self.config);
+        let mut spec = spec.map_err(ModelError::config(self.tensors().origin()))?;
+        if spec.encoder.is_some() {
+            // Configs of these families say that a head is shared even beside one that is not.
+            let head = self.naming().weight(Part::Head, 0);
+            spec.tied_embeddings = self.tensors().get(&head).is_none();
+        }
+        Ok(spec)
     }
 
     /// How tensors are called in these files.

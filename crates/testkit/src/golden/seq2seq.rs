@@ -40,6 +40,17 @@ impl GoldenSeq2Seq {
         }
     }
 
+    /// `architectures[0]` of its config.
+    ///
+    /// # Panics
+    ///
+    /// When the config is no JSON: this is for tests.
+    pub fn architecture(&self) -> String {
+        let config = std::fs::read(self.checkpoint.file("config.json")).expect("config.json");
+        let config: serde_json::Value = serde_json::from_slice(&config).expect("JSON");
+        config["architectures"][0].as_str().expect("an architecture").to_owned()
+    }
+
     /// The tokens of a sequence: the source up to a whole block, then those of the decoder without the
     /// last one.
     pub fn tokens(&self, block_size: usize) -> Vec<TokenId> {

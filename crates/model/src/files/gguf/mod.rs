@@ -21,7 +21,10 @@ use crate::fields::{ConfigError, Field};
 use crate::rope::{RopeScaling, RopeSpec};
 use hybrid::{Mixers, read_flags};
 use rope::{read_rope, read_rotated_width};
-use told::{tell_by_tensors, tell_experts, tell_latent_widths, tell_scales, tell_scores};
+use told::{
+    tell_by_tensors, tell_encoder_decoder, tell_experts, tell_latent_widths, tell_scales,
+    tell_scores,
+};
 
 /// Longest metadata array that is looked at here, in elements; vocabularies are not.
 const MOST_ELEMENTS: usize = 4096;
@@ -224,6 +227,9 @@ fn told_fields(
     }
     if source.name.starts_with("minicpm") {
         tell_scales(&mut fields);
+    }
+    if source.naming.stored.encoder.is_some() {
+        tell_encoder_decoder(&get, source.tensors, source.naming, &mut fields);
     }
     tell_by_tensors(source.tensors, source.naming, heads, &mut fields);
     Ok(fields)

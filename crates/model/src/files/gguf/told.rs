@@ -120,3 +120,26 @@ pub(super) fn tell_experts(
         _ => {}
     }
 }
+
+/// The decoder of an encoder-decoder model, the buckets of its distances, and its perceptrons: files have
+/// no key for their activation, and every published T5 with gates has the same one.
+pub(super) fn tell_encoder_decoder<'a>(
+    get: &dyn Fn(&str) -> Field<'a>,
+    tensors: &dyn TensorSource,
+    naming: Naming,
+    fields: &mut Map<String, Value>,
+) {
+    for (name, key) in [
+        ("num_decoder_layers", "decoder_block_count"),
+        ("decoder_start_token_id", "decoder_start_token_id"),
+        ("relative_attention_num_buckets", "attention.relative_buckets_count"),
+    ] {
+        if let Some(value) = get(key).value() {
+            fields.insert(name.to_owned(), value.clone());
+        }
+    }
+    // A layer of the file is two layers here, and its perceptron is in the second.
+    let has_gate = tensors.get(&naming.weight(Part::Gate, 1)).is_some();
+    let kind = if has_gate { "gated-gelu" } else { "relu" };
+    fields.insert("feed_forward_proj".to_owned(), Value::from(kind));
+}

@@ -108,7 +108,10 @@ impl<'a> Lookup<'a, '_> {
     }
 
     pub(super) fn head_bias(&self, vocab: usize) -> Result<NormPlan<'a>, ModelError> {
-        let view = self.find(&self.bias(Name::Head, 0), &[vocab])?;
+        let view = match self.stored.logit_bias {
+            Some(name) => self.find(&format!("{}{name}", self.naming.outer), &[1, vocab])?,
+            None => self.find(&self.bias(Name::Head, 0), &[vocab])?,
+        };
         let weights = vec![view];
         Ok(NormPlan { weights, bias: None, rows: Rows::all(vocab), offset: 0.0 })
     }
