@@ -1,6 +1,7 @@
 //! Parameters of a request for the scheduler: tenant, urgency, latency targets and sharing.
 
-use crate::RequestId;
+use crate::{RequestId, TokenId};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 /// Index of a tenant in the engine's table of tenants; zero is for clients that are not in it.
@@ -32,6 +33,12 @@ pub struct Source {
 }
 
 impl Source {
+    /// Tokens that the client sent, of a prompt of `n_prompt` tokens: the whole prompt where there is no
+    /// source.
+    pub fn n_sent(self, n_prompt: usize) -> usize {
+        if self.n_tokens > 0 { self.n_tokens } else { n_prompt }
+    }
+
     /// Index of the decoder's first own token.
     pub fn end(self) -> usize {
         self.n_tokens + self.n_padding
@@ -39,14 +46,16 @@ impl Source {
 }
 
 impl Namespace {
-    /// The namespace of requests of this one whose source has `n_source` tokens: what an encoder computes
-    /// depends on all of its tokens, and equal tokens of a prompt on where the source ends.
-    pub fn of_source(self, n_source: usize) -> Self {
-        match n_source {
-            0 => self,
-            // An odd factor, so that no two lengths of one namespace meet.
-            n => Self(self.0.wrapping_add((n as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))),
+    /// The namespace of requests of this one that have this source, or none where it is empty: what an
+    /// encoder computes of a token depends on all tokens of the source, so a prefix of it is shared with
+    /// no other source.
+    pub fn of_source(self, source: &[TokenId]) -> Self {
+        if source.is_empty() {
+            return self;
         }
+        let mut hasher = DefaultHasher::new();
+        (self, source).hash(&mut hasher);
+        Self(hasher.finish())
     }
 }
 

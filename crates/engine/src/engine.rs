@@ -104,7 +104,7 @@ const STEP: &str = "a step of the engine";
 /// Logs the choices that matter most.
 /// The usage of a request of which nothing is computed.
 fn usage_before(ask: &Ask) -> Usage {
-    Usage { prompt_tokens: ask.prompt.len() - ask.service.source.n_padding, ..Usage::default() }
+    Usage { prompt_tokens: ask.service.source.n_sent(ask.prompt.len()), ..Usage::default() }
 }
 
 fn log_start(choices: &Choices, kv: &KvCapacity) {

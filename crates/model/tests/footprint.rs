@@ -11,6 +11,7 @@ use pelton_model::{
 use pelton_quant::FORMATS;
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
+use pelton_testkit::golden::encoder_decoders;
 
 /// Loads with exactly the memory foretold, and with a byte less.
 fn check(files: &ModelFiles, name: &str) {
@@ -64,6 +65,15 @@ fn every_family_takes_the_bytes_foretold() {
         let told = golden.files();
         let as_f32 = golden.load(&told, Compute::F32).memory_bytes();
         assert!(as_f32 >= inspect(&told, KvDtype::Bf16).expect("a model").weight_bytes);
+    }
+}
+
+#[test]
+fn every_encoder_decoder_takes_the_bytes_foretold() {
+    for golden in encoder_decoders() {
+        let temp = tempfile::tempdir().expect("temp");
+        golden.checkpoint.write_bare_folder(temp.path());
+        check(&ModelFiles::open(temp.path()).expect("opens"), golden.checkpoint.name());
     }
 }
 

@@ -8,7 +8,7 @@ use pelton_plan::{
     plan,
 };
 use pelton_quant::for_name;
-use pelton_testkit::golden::{GoldenDecoder, decoders};
+use pelton_testkit::golden::{Checkpoint, decoders, encoder_decoders};
 
 /// A processor with a gigabyte.
 fn processor() -> Hardware {
@@ -55,13 +55,15 @@ fn planned(
 }
 
 /// Each family as a folder in `folder`.
-fn each(check: impl Fn(&GoldenDecoder, &std::path::Path, &ModelFiles)) {
-    let all = decoders();
+fn each(check: impl Fn(&Checkpoint, &std::path::Path, &ModelFiles)) {
+    let decoders = decoders().into_iter().map(|golden| golden.checkpoint);
+    let with_encoders = encoder_decoders().into_iter().map(|golden| golden.checkpoint);
+    let all: Vec<Checkpoint> = decoders.chain(with_encoders).collect();
     assert!(all.len() >= 40, "{} families", all.len());
-    for golden in &all {
+    for checkpoint in &all {
         let folder = tempfile::tempdir().expect("temp");
-        golden.checkpoint.write_folder(folder.path());
-        check(golden, folder.path(), &ModelFiles::open(folder.path()).expect("a model"));
+        checkpoint.write_folder(folder.path());
+        check(checkpoint, folder.path(), &ModelFiles::open(folder.path()).expect("a model"));
     }
 }
 
@@ -71,7 +73,7 @@ fn options(kv_dtype: KvDtype) -> LoadOptions<'static> {
 
 #[test]
 fn keys_and_values_and_stored_weights_take_the_bytes_of_the_plan() {
-    each(|golden, _, files| {
+    each(|checkpoint, _, files| {
         let facts = inspect(files, KvDtype::Bf16).expect("a model");
         let stored = Stored {
             prevailing: for_name("f32").expect("a format"),
@@ -79,7 +81,7 @@ fn keys_and_values_and_stored_weights_take_the_bytes_of_the_plan() {
             file_bytes: facts.n_bytes,
         };
         for kv_dtype in KvDtype::ALL {
-            let name = format!("{} {kv_dtype}", golden.checkpoint.name());
+            let name = format!("{} {kv_dtype}", checkpoint.name());
             let mut decoder = load_cpu(files, &options(kv_dtype)).expect("loads");
             decoder.group_windows();
             // Contexts shorter than a step: layers with a window hold all tokens, too.
@@ -103,12 +105,12 @@ fn keys_and_values_and_stored_weights_take_the_bytes_of_the_plan() {
 #[test]
 fn weights_in_a_format_take_the_bytes_that_their_converted_file_takes() {
     let n_compared = std::cell::Cell::new(0);
-    each(|golden, folder, files| {
+    each(|checkpoint, folder, files| {
         // The configuration alone knows as much.
         let outline = ModelOutline::of_config(folder).expect("a configuration");
         assert_eq!(outline.spec.layers, files.spec().expect("a spec").layers);
         for format in ["f32", "bf16", "q8_0", "q4_0", "q6_k"] {
-            let name = format!("{} {format}", golden.checkpoint.name());
+            let name = format!("{} {format}", checkpoint.name());
             let path = folder.join(format!("{format}.gguf"));
             // Families that `convert` does not write are compared as they are stored, above.
             if export_gguf(files, format, &path, None).is_err() {

@@ -190,7 +190,7 @@ impl Scheduler {
         let namespace = match self.config.choices.prefix_cache {
             // Namespaces of tenants are hashes, and those of arrivals are counted from 0.
             _ if is_scored => Namespace(u64::MAX - self.next_arrival),
-            true => service.namespace.of_source(service.source.n_tokens),
+            true => service.namespace.of_source(&prompt[..service.source.n_tokens]),
             // A namespace of its own: the request alone finds the KV that it left in the cache.
             false => Namespace(self.next_arrival),
         };

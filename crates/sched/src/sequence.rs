@@ -143,9 +143,9 @@ impl Sequence {
 
     fn usage(&self) -> Usage {
         Usage {
-            prompt_tokens: self.n_prompt - self.source.n_padding,
+            prompt_tokens: self.source.n_sent(self.n_prompt),
             completion_tokens: self.n_generated(),
-            cached_tokens: self.n_cached.unwrap_or(0).saturating_sub(self.source.n_padding),
+            cached_tokens: self.n_cached.unwrap_or(0).min(self.source.n_sent(self.n_prompt)),
             accepted_prediction_tokens: self.n_accepted,
             rejected_prediction_tokens: self.n_rejected,
             // The scheduler knows no text.

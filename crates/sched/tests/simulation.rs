@@ -13,12 +13,12 @@ mod lanes;
 use device::{Fake, Moving, absorb, mix, next_token};
 use pelton_base::{
     Ask, FinishReason, KvWindows, Namespace, Reach, Request, RequestId, SamplingParams,
-    ServiceParams, Slo, TenantId, TokenId,
+    ServiceParams, Slo, Source, TenantId, TokenId,
 };
 use pelton_sched::{
     Batching, Choices, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder,
-    Scheduler, SchedulerConfig, SchedulerOutput, Signals, StateConfig, StepCost, StepOutput,
-    StepUpdates, TenantConfig, Tick,
+    ScheduledSequence, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StateConfig, StepCost,
+    StepOutput, StepUpdates, TenantConfig, Tick,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -29,9 +29,32 @@ const STOP: TokenId = TokenId(0);
 /// Time of a step where nothing is priced, in nanoseconds.
 const STEP_NS: u64 = 1_000;
 
-/// What a sequence's hash begins with: prefixes of two namespaces look alike and are not.
+/// What a sequence's hash begins with: prefixes of two namespaces look alike and are not, nor are those
+/// of two sources, all of whose tokens count for each of their rows.
 fn beginning(request: &Request) -> u64 {
-    request.ask.service.namespace.0
+    let Ask { service, prompt, .. } = &request.ask;
+    let source = &prompt[..service.source.n_tokens];
+    match source {
+        [] => service.namespace.0,
+        _ => source
+            .iter()
+            .fold(service.namespace.0 ^ source.len() as u64, |state, &token| absorb(state, token)),
+    }
+}
+
+/// A prompt of which an encoder reads as much as there is room for, with what a decoder begins with.
+fn source_of(prompt: &mut Vec<TokenId>, config: &SchedulerConfig) -> Source {
+    let block_size = config.block_size;
+    let most = (config.context_tokens() - 2) / block_size * block_size;
+    if most == 0 {
+        return Source::default();
+    }
+    prompt.truncate(most);
+    let n_tokens = prompt.len();
+    prompt.resize(n_tokens.next_multiple_of(block_size), TokenId(0));
+    let source = Source { n_tokens, n_padding: prompt.len() - n_tokens };
+    prompt.push(TokenId(1));
+    source
 }
 
 /// The answer of a request that is alone in the world, and why it ends.
@@ -67,6 +90,8 @@ struct Workload {
     /// Most drafts at once, besides branches.
     max_drafts: u64,
     branches: bool,
+    /// Whether an encoder reads the prompts.
+    has_sources: bool,
     /// Most steps that a transfer goes on after the one that starts it.
     max_delay: u64,
     seed: u64,
@@ -97,6 +122,8 @@ enum Fork {
 #[derive(Debug, Default)]
 struct Totals {
     n_steps: u64,
+    /// Sources that were read.
+    n_sources: u64,
     n_recomputed: u64,
     n_swapped: u64,
     n_swapped_in: u64,
@@ -125,6 +152,7 @@ struct Totals {
 impl std::ops::AddAssign for Totals {
     fn add_assign(&mut self, other: Self) {
         self.n_steps += other.n_steps;
+        self.n_sources += other.n_sources;
         self.n_recomputed += other.n_recomputed;
         self.n_swapped += other.n_swapped;
         self.n_swapped_in += other.n_swapped_in;
@@ -180,6 +208,8 @@ fn live(workload: &Workload) -> Totals {
     };
 
     let mut asked: BTreeMap<RequestId, Asked> = BTreeMap::new();
+    // Also of those that were aborted while they were computed.
+    let mut beginnings: BTreeMap<RequestId, u64> = BTreeMap::new();
     let mut arriving = workload.requests.clone();
     arriving.sort_by_key(|arriving| arriving.at);
     arriving.reverse();
@@ -198,13 +228,17 @@ fn live(workload: &Workload) -> Totals {
             // Prompts over two tokens, so that prefixes collide.
             let mut of_two = |n| (0..n).map(|_| TokenId((random() % 8 / 7) as u32)).collect();
             let mut prompt: Vec<TokenId> = of_two(n_prompt);
+            if workload.has_sources {
+                service.source = source_of(&mut prompt, config);
+            }
             if let (Some(fork), Some(other)) = (fork, &latest) {
                 service = ServiceParams { fork_of: Some(other.id), ..other.ask.service };
                 prompt = other.ask.prompt.clone();
                 let answer = asked.get(&other.id).map_or(&[][..], |asked| &asked.output);
                 if let (Fork::Answer { n_less, n_own }, [_, ..]) = (fork, answer) {
                     prompt.extend(answer);
-                    prompt.truncate(prompt.len().saturating_sub(n_less).max(1));
+                    let least = service.source.end() + 1;
+                    prompt.truncate(prompt.len().saturating_sub(n_less).max(least));
                     prompt.extend::<Vec<_>>(of_two(n_own));
                     prompt.truncate(config.context_tokens() - 1);
                     totals.n_from_answers += 1;
@@ -226,6 +260,7 @@ fn live(workload: &Workload) -> Totals {
             scheduler.add(request.clone());
             latest = Some(request.clone());
             let expected = alone(&request, config.context_tokens());
+            beginnings.insert(request.id, beginning(&request));
             asked.insert(request.id, Asked { request, expected, output: Vec::new() });
         }
 
@@ -259,14 +294,24 @@ fn live(workload: &Workload) -> Totals {
             !plan.is_empty() || scheduler.is_idle() || waits,
             "work left, nothing planned: {scheduler}"
         );
-        assert!(plan.tokens.len() <= config.choices.max_batch_tokens);
+        let source = |share: &ScheduledSequence| asked[&share.id].request.ask.service.source;
+        let reads = |share: &&ScheduledSequence| share.first_position < source(share).end();
+        // The one share that reads a source is as long as it must be.
+        let readers = || plan.sequences.iter().filter(reads);
+        let n_read: usize = readers().map(|share| share.tokens.len()).sum();
+        assert!(plan.tokens.len() - n_read <= config.choices.max_batch_tokens);
+        for share in readers() {
+            assert!(share.first_position == 0 && share.tokens.len() >= source(share).end());
+            totals.n_sources += 1;
+        }
         assert!(plan.sequences.len() <= config.choices.max_running);
         if let Some(states) = &config.states {
             lanes::check(&plan, states, config.choices.prefix_cache);
         }
         for share in &plan.sequences {
             let n_known = share.tokens.len() - share.n_drafts;
-            assert!((1..=config.choices.chunk_tokens()).contains(&n_known));
+            let most = config.choices.chunk_tokens().max(source(share).end());
+            assert!((1..=most).contains(&n_known));
             let end = share.first_position + share.tokens.len();
             assert!(
                 end < config.context_tokens() + usize::from(share.samples),
@@ -305,7 +350,7 @@ fn live(workload: &Workload) -> Totals {
                 }
                 continue;
             }
-            let start = asked.get(&share.id).map_or(0, |asked| beginning(&asked.request));
+            let start = beginnings[&share.id];
             let history = asked.get(&share.id).map_or(Vec::new(), |asked| asked.history());
             let states = fake.compute(&plan, share, start, &history);
             if share.samples {
@@ -328,7 +373,8 @@ fn live(workload: &Workload) -> Totals {
             let Some(finish) = update.finish else { continue };
             let Asked { request, expected, output } = asked.remove(&update.id).expect("just found");
             assert_eq!(update.usage.completion_tokens, output.len());
-            assert_eq!(update.usage.prompt_tokens, request.ask.prompt.len());
+            let n_sent = request.ask.service.source.n_sent(request.ask.prompt.len());
+            assert_eq!(update.usage.prompt_tokens, n_sent);
             assert!(update.usage.cached_tokens < request.ask.prompt.len());
             totals.n_cached_tokens += update.usage.cached_tokens as u64;
             totals.n_finished += 1;
@@ -453,6 +499,7 @@ fn random_workload(seed: u64) -> Workload {
         abort_per_mille: [0, 0, 100][below(3) as usize],
         max_drafts: [0, 4][below(2) as usize],
         branches: below(2) == 0,
+        has_sources: false,
         max_delay: [0, 0, 1, 7][below(4) as usize],
         seed,
     }
@@ -530,6 +577,31 @@ fn in_three_thousand_lives_with_states_every_row_follows_its_own_prefix() {
     assert!(sum.n_saves > 2_000, "{sum:?}");
     assert!(sum.n_passed > 5_000, "{sum:?}");
     assert!(sum.n_forgotten > 5_000, "{sum:?}");
+}
+
+/// The same life of a model with an encoder.
+fn with_sources(seed: u64) -> Workload {
+    let mut workload = Workload { has_sources: true, ..random_workload(seed) };
+    if seed % 3 == 0 {
+        workload.config.n_host_blocks = 40;
+        workload.config.choices.preemption = PreemptionMode::Swap;
+        workload.max_delay = 7;
+    }
+    workload
+}
+
+#[test]
+fn in_three_thousand_lives_with_sources_each_is_read_whole_and_shared_whole() {
+    let mut sum = Totals::default();
+    for seed in 0..3000 {
+        sum += live(&with_sources(seed));
+    }
+    assert!(sum.n_sources > 5_000, "{sum:?}");
+    assert!(sum.n_cached_tokens > 1_000, "{sum:?}");
+    assert!(sum.n_forked > 100, "{sum:?}");
+    assert!(sum.n_recomputed > 100, "{sum:?}");
+    assert!(sum.n_swapped_in > 100, "{sum:?}");
+    assert!(sum.n_finished > 5_000, "{sum:?}");
 }
 
 /// The same life of a model with attention windows.
@@ -634,7 +706,7 @@ prop_compose! {
                     fork: self::fork(draw(u64::from(fork))),
                 })
                 .collect(),
-            fail_per_mille, abort_per_mille, max_drafts, branches, max_delay,
+            fail_per_mille, abort_per_mille, max_drafts, branches, has_sources: false, max_delay,
             seed: u64::from(seed),
         }
     }

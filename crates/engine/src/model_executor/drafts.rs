@@ -100,7 +100,7 @@ impl<D: Ops> ModelExecutor<D> {
         let inputs: Vec<TokenId> = shares.iter().map(|early| tokens[early.row(place)]).collect();
         let sequence = |(i, early): (usize, &Early<'_>)| ForwardSequence {
             rows: i..i + 1,
-            n_source: 0,
+            n_source: early.share.n_source,
             first_position: early.share.first_position + early.row(place)
                 - early.share.tokens.start,
             block_tables: BlockTables::new(&tables[early.share.blocks.clone()], n_groups),

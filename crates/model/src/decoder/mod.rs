@@ -417,7 +417,7 @@ impl<D: Ops> Decoder<D> {
     }
 
     /// Bytes of weights that one decoded token reads: everything but the rows of the embedding
-    /// table that are not looked up, and the experts that are not chosen.
+    /// table that are not looked up, the experts that are not chosen, and what only an encoder's rows read.
     pub fn weight_bytes(&self) -> usize {
         let layers = &self.weights.layers;
         let mixers = layers.iter().flat_map(|layer| layer.attention.matrices());
@@ -425,7 +425,9 @@ impl<D: Ops> Decoder<D> {
         let projection = self.weights.inputs.iter().flat_map(|own| own.projection.weights());
         let matrices = mixers.chain(self.head()).chain(tails).chain(projection);
         let perceptrons = layers.iter().map(|layer| layer.mlp.active_bytes()).sum::<usize>();
-        matrices.map(D::weight_bytes).sum::<usize>() + perceptrons
+        let of_sources = layers.iter().flat_map(|layer| layer.attention.of_source());
+        let n_bytes = matrices.map(D::weight_bytes).sum::<usize>() + perceptrons;
+        n_bytes - of_sources.map(D::weight_bytes).sum::<usize>()
     }
 
     /// The matrix of the head; encoders have none.

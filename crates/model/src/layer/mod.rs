@@ -345,6 +345,17 @@ impl<B: Device> Mixer<Loaded<B>> {
     }
 }
 
+impl<B: Device> Mixer<Loaded<B>> {
+    /// The matrices that rows of an encoder alone go through.
+    pub(crate) fn of_source(&self) -> impl Iterator<Item = &B::Weight> {
+        let kv = match self {
+            Self::CrossAttention(cross) => Some(&cross.weights.kv),
+            _ => None,
+        };
+        kv.into_iter().flat_map(Linear::weights)
+    }
+}
+
 fn out_of<K: MixerKind, B: Device>(mixer: &Module<K, K::Weights<B>>) -> Option<&Linear<B>> {
     K::out(&mixer.weights)
 }
