@@ -125,7 +125,8 @@ impl Memory {
 
 impl Report {
     fn new(files: &ModelFiles, texts: Result<Texts>, args: &InspectArgs) -> Result<Self> {
-        let model = pelton_model::inspect(files, args.kv_dtype())?;
+        let model = pelton_model::inspect(files, args.kv_dtype())?
+            .with_states_in(&files.spec()?, args.state_dtype());
         let memory = Memory::new(files, &model, args)?;
         let rope_choices = files.spec()?.rope_choices(memory.context_tokens);
         let nodes = RuntimeOptions::from_env(None).weight_nodes();
@@ -253,11 +254,12 @@ impl Report {
     fn state_words(&self) -> String {
         let model = &self.model;
         format!(
-            "{} of {} layers are recurrent: {} for a running request, {} for a state that is kept",
+            "{} of {} layers are recurrent: {} for a running request, {} for a state that is kept, in {}",
             model.n_recurrent_layers,
             model.n_layers,
             bytes(model.state_bytes as u64),
             bytes(model.snapshot_bytes as u64),
+            model.state_dtype,
         )
     }
 

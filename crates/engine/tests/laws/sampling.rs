@@ -3,7 +3,7 @@
 
 use pelton_base::{Ask, Dry, Dynatemp, Mirostat, SamplerStage, SamplingParams, TokenId, Xtc};
 use pelton_engine::{EngineConfig, SpecMethod};
-use pelton_model::Compute;
+use pelton_model::{Compute, StateDtype};
 use pelton_sched::Choices;
 
 use crate::worlds::*;
@@ -57,7 +57,8 @@ fn rare_parameters_answer_alike_in_every_world() {
     for (i, (rare, usual)) in alone.iter().zip(&usual).enumerate() {
         assert_ne!(rare.0, usual.0, "request {i} asks for something that does something");
     }
-    let law = Law { name: format!("{fixture}, rare parameters"), files, compute, alone };
+    let (name, state_dtype) = (format!("{fixture}, rare parameters"), StateDtype::F32);
+    let law = Law { name, files, compute, state_dtype, alone };
     let holds = |what: &str, world: &World| law.holds_for(what, world, rare_requests());
     holds("in a batch of eight", &plain);
     let chunks = EngineConfig { choices: chunked(), ..Default::default() };
