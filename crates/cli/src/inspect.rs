@@ -214,6 +214,9 @@ impl Report {
             rows.push(("loading", load.words()));
         }
         rows.push(("tokenizer", self.tokenizer_words()));
+        if let Some(words) = self.suppressed_words() {
+            rows.push(("suppressed", words));
+        }
         rows.push(("chat template", self.template_words()));
         rows.iter().map(|(name, value)| format!("{name:<15}{value}\n")).collect()
     }
@@ -289,6 +292,23 @@ impl Report {
             }
             (None, Some(why)) => format!("none: {why}"),
             (None, None) => "none".to_owned(),
+        }
+    }
+
+    /// How many tokens no answer has, and no answer begins with.
+    fn suppressed_words(&self) -> Option<String> {
+        let tokens = |n: usize| format!("{n} token{}", if n == 1 { "" } else { "s" });
+        let Inspection { n_suppressed_tokens: n, n_first_suppressed_tokens: n_first, .. } =
+            self.model;
+        match (n, n_first) {
+            (0, 0) => None,
+            (n, 0) => Some(format!("{}, which no answer has", tokens(n))),
+            (0, n) => Some(format!("{}, with which no answer begins", tokens(n))),
+            (n, first) => Some(format!(
+                "{}, which no answer has, and {} with which none begins",
+                tokens(n),
+                tokens(first)
+            )),
         }
     }
 

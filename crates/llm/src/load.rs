@@ -50,6 +50,7 @@ impl Llm {
         check_step(decoder.spec(), options)?;
         let kv = size_kv(&decoder, options)?;
         let eos = end_tokens(decoder.spec(), &text.tokenizer);
+        let suppressed = source.files.suppressed_tokens()?;
         let info = describe(source, &decoder, &kv, runtime);
         let loading = Loading { runtime, options, reporter: &reporter };
         let engine = loading.start(decoder, &kv, &text.tokenizer, drafts)?;
@@ -67,6 +68,7 @@ impl Llm {
             engine,
             eos,
             sampling,
+            suppressed,
             share_prefixes,
             verification,
         };

@@ -70,6 +70,10 @@ pub struct Inspection {
     pub tied_embeddings: bool,
     /// Tokens that end an answer.
     pub eos_tokens: Vec<pelton_base::TokenId>,
+    /// Tokens that are never sampled.
+    pub n_suppressed_tokens: usize,
+    /// Tokens that are not sampled as the first of an answer.
+    pub n_first_suppressed_tokens: usize,
     /// How keys and values are meant to be stored.
     pub kv_dtype: &'static str,
     /// Bytes of keys and values that one token of context takes.
@@ -157,6 +161,7 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
     let kv = KvFootprint::new::<CpuDevice>(&spec, kv_dtype, BLOCK_TOKENS);
     let states = StateShape::of(&spec, StateDtype::F32);
     let state_bytes = CpuDevice::state_bytes(&states);
+    let suppressed = files.suppressed_tokens()?;
     // Layers as the files have them, of which the spec may make several.
     let n_layers = files.config().num_hidden_layers;
     let layers = spec.layers.chunks(spec.layers.len() / n_layers);
@@ -191,6 +196,8 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         rope_theta: spec.ropes.first().map_or(0.0, |rope| rope.theta),
         tied_embeddings: spec.tied_embeddings,
         eos_tokens: spec.eos_tokens.clone(),
+        n_suppressed_tokens: suppressed.always.len(),
+        n_first_suppressed_tokens: suppressed.first.len(),
         kv_dtype: kv_dtype.name(),
         kv_bytes_per_token: kv.token_bytes(&spec),
         n_recurrent_layers: layers.filter(keeps_state).count(),
