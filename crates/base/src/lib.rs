@@ -16,7 +16,9 @@ mod windows;
 pub use constraint::{Constraint, Rule, RuleState, TokenSet};
 pub use layer::{Act, ExpertGroups, GroupRank, Router, RouterScore};
 pub use request::{Ask, FinishReason, Request, RequestId, TokenId, Usage};
-pub use sampling::{Dry, Dynatemp, Mirostat, ParamError, SamplerStage, SamplingParams, Xtc};
+pub use sampling::{
+    Dry, Dynatemp, Mirostat, ParamError, SamplerStage, SamplingParams, SuppressedTokens, Xtc,
+};
 pub use service::{Drafting, Namespace, ServiceParams, Slo, Source, TenantId};
 pub use shape::{Shape, Tag};
 pub use windows::{KvWindows, Reach};

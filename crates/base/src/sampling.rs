@@ -6,8 +6,8 @@ use std::sync::Arc;
 /// Everything that shapes the choice of the next token.
 ///
 /// The canonical order in which they apply: logit bias, repetition, presence and frequency
-/// penalties, DRY, the masks (`allowed_tokens`, `bad_words`, `min_tokens`, the rule of the request),
-/// temperature (dynamic or not), top-n-sigma, top-k, typical-p, top-p, min-p, XTC; or Mirostat in
+/// penalties, DRY, the masks (`suppressed`, `allowed_tokens`, `bad_words`, `min_tokens`, the rule of
+/// the request), temperature (dynamic or not), top-n-sigma, top-k, typical-p, top-p, min-p, XTC; or Mirostat in
 /// place of all that follow the temperature. [`samplers`](Self::samplers) changes the order of the
 /// last part. `temperature == 0` means greedy: the largest logit after bias, penalties and masks,
 /// the lowest id of equal logits.
@@ -43,6 +43,8 @@ pub struct SamplingParams {
     pub dry: Dry,
     /// The only tokens that may be sampled; `None` for all.
     pub allowed_tokens: Option<Vec<TokenId>>,
+    /// Tokens that the authors of the model forbid.
+    pub suppressed: SuppressedTokens,
     /// Sequences of tokens that must not occur in the answer.
     pub bad_words: Vec<Vec<TokenId>>,
     /// Divides positive and multiplies negative logits of tokens seen in prompt or output; 1 is
@@ -83,6 +85,7 @@ impl Default for SamplingParams {
             samplers: None,
             dry: Dry::default(),
             allowed_tokens: None,
+            suppressed: SuppressedTokens::default(),
             bad_words: Vec::new(),
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
@@ -93,6 +96,28 @@ impl Default for SamplingParams {
             seed: 0,
             logprobs: None,
         }
+    }
+}
+
+/// Tokens that a model never samples, whatever a request says; ids beyond the vocabulary are ignored.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SuppressedTokens {
+    /// Everywhere in an answer.
+    pub always: Arc<[TokenId]>,
+    /// In place of the first token of an answer.
+    pub first: Arc<[TokenId]>,
+}
+
+impl SuppressedTokens {
+    /// Whether every token may be sampled.
+    pub fn is_empty(&self) -> bool {
+        self.always.is_empty() && self.first.is_empty()
+    }
+
+    /// The tokens that are forbidden after `n_generated` tokens of an answer.
+    pub fn at(&self, n_generated: usize) -> impl Iterator<Item = TokenId> {
+        let first = if n_generated == 0 { &self.first[..] } else { &[] };
+        self.always.iter().chain(first).copied()
     }
 }
 

@@ -125,7 +125,8 @@ impl Memory {
 
 impl Report {
     fn new(files: &ModelFiles, texts: Result<Texts>, args: &InspectArgs) -> Result<Self> {
-        let model = pelton_model::inspect(files, args.kv_dtype())?;
+        let model = pelton_model::inspect(files, args.kv_dtype())?
+            .with_states_in(&files.spec()?, args.state_dtype());
         let memory = Memory::new(files, &model, args)?;
         let rope_choices = files.spec()?.rope_choices(memory.context_tokens);
         let nodes = RuntimeOptions::from_env(None).weight_nodes();
@@ -218,6 +219,9 @@ impl Report {
             rows.push(("loading", load.words()));
         }
         rows.push(("tokenizer", self.tokenizer_words()));
+        if let Some(words) = self.suppressed_words() {
+            rows.push(("suppressed", words));
+        }
         rows.push(("chat template", self.template_words()));
         rows.iter().map(|(name, value)| format!("{name:<15}{value}\n")).collect()
     }
@@ -258,11 +262,12 @@ impl Report {
     fn state_words(&self) -> String {
         let model = &self.model;
         format!(
-            "{} of {} layers are recurrent: {} for a running request, {} for a state that is kept",
+            "{} of {} layers are recurrent: {} for a running request, {} for a state that is kept, in {}",
             model.n_recurrent_layers,
             model.n_layers,
             bytes(model.state_bytes as u64),
             bytes(model.snapshot_bytes as u64),
+            model.state_dtype,
         )
     }
 
@@ -292,6 +297,23 @@ impl Report {
             }
             (None, Some(why)) => format!("none: {why}"),
             (None, None) => "none".to_owned(),
+        }
+    }
+
+    /// How many tokens no answer has, and no answer begins with.
+    fn suppressed_words(&self) -> Option<String> {
+        let tokens = |n: usize| format!("{n} token{}", if n == 1 { "" } else { "s" });
+        let Inspection { n_suppressed_tokens: n, n_first_suppressed_tokens: n_first, .. } =
+            self.model;
+        match (n, n_first) {
+            (0, 0) => None,
+            (n, 0) => Some(format!("{}, which no answer has", tokens(n))),
+            (0, n) => Some(format!("{}, with which no answer begins", tokens(n))),
+            (n, first) => Some(format!(
+                "{}, which no answer has, and {} with which none begins",
+                tokens(n),
+                tokens(first)
+            )),
         }
     }
 

@@ -118,6 +118,7 @@ pub(crate) fn load_decoder(
     let load = LoadOptions {
         compute: options.compute,
         kv_dtype: options.kv_dtype,
+        state_dtype: options.state_dtype,
         max_context: options.max_context,
         packed_cache: options.packed_cache.as_ref(),
         progress: Some(&|at| bar.loading(at.n_bytes, at.n_total_bytes)),

@@ -189,20 +189,54 @@ fn what_is_out_of_range_is_named_by_both() {
 }
 
 #[test]
-fn tokens_that_the_authors_forbid_and_the_program_does_not_are_named_by_their_file() {
+fn tokens_that_the_authors_forbid_never_come_and_are_counted() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
     decoder_named("gemma4").checkpoint.write_folder(folder.path());
-    let run = |config: &str| {
-        std::fs::write(folder.path().join("generation_config.json"), config).expect("written");
-        let outcome = pelton(&["run", "-m", path, "--tokens", "5,6", "--max-tokens", "1"]);
-        outcome.assert_answered();
-        outcome.stderr
+    let forbid = |config: &Value| {
+        let file = folder.path().join("generation_config.json");
+        std::fs::write(file, config.to_string()).expect("written");
     };
-    let told = run(r#"{"suppress_tokens": [7, 9]}"#);
-    assert!(
-        told.contains("generation_config.json") && told.contains("`suppress_tokens`"),
-        "{told}"
-    );
-    assert!(!run(r#"{"suppress_tokens": []}"#).contains("suppress_tokens"));
+    let plain = ["run", "-m", path, "--tokens", "5,6", "--max-tokens", "8", "--ignore-eos"];
+    let answer = |config: Value, more: &[&str]| -> Vec<u64> {
+        forbid(&config);
+        let outcome = pelton(&[&plain[..], &["--temperature", "0", "--json"], more].concat());
+        let tokens = outcome.json()["tokens"].clone();
+        serde_json::from_value(tokens).expect("token ids")
+    };
+    let usual = answer(json!({}), &[]);
+    // The likeliest token is skipped, and ids that no token has are dropped.
+    let config = json!({"suppress_tokens": [usual[0], usual[3], 1_000_000, -1]});
+    let without = answer(config.clone(), &[]);
+    let is_free = |tokens: &[u64]| !tokens.contains(&usual[0]) && !tokens.contains(&usual[3]);
+    assert!(without.len() == 8 && is_free(&without), "{without:?} and {usual:?}");
+    let bias = format!("--logit-bias={}=90", usual[0]);
+    assert!(is_free(&answer(config.clone(), &[&bias])), "no bias brings it back");
+    for method in ["ngram", "suffix"] {
+        assert_eq!(answer(config.clone(), &["--spec", method]), without, "{method}");
+    }
+    let later = answer(json!({"begin_suppress_tokens": [usual[0]]}), &[]);
+    assert_ne!(later[0], usual[0], "not as the first token");
+
+    forbid(&config);
+    let server = Server::start(&["-m", path, "--threads", "1"]).expect("a server");
+    let request = json!({"prompt": [5, 6], "max_tokens": 8, "temperature": 0, "ignore_eos": true,
+        "return_token_ids": true, "logit_bias": {usual[0].to_string(): 90}});
+    let served = server.post("/v1/completions", &request).expect("answered");
+    let served = served["choices"][0]["token_ids"].clone();
+    let served: Vec<u64> = serde_json::from_value(served).expect("token ids");
+    assert!(served.len() == 8 && is_free(&served), "{served:?}");
+
+    let inspected = || pelton(&["inspect", path, "--json"]).json();
+    assert_eq!(inspected()["n_suppressed_tokens"], if usual[0] == usual[3] { 1 } else { 2 });
+    let words = pelton(&["inspect", path]).stdout;
+    assert!(words.contains("suppressed") && words.contains("which no answer has"), "{words}");
+    forbid(&json!({"suppress_tokens": []}));
+    assert_eq!(inspected()["n_suppressed_tokens"], 0);
+    forbid(&json!({"suppress_tokens": 7}));
+    pelton(&plain).assert_refused(&[
+        "generation_config.json",
+        "suppress_tokens",
+        "a list of up to",
+    ]);
 }

@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
-use pelton_model::ModelFiles;
+use pelton_model::{ModelFiles, StateLayer, StateShape};
 use pelton_testkit::golden::decoders;
 use serde_json::{Value, json};
 
+use crate::common::pelton;
 use crate::common::server::Server;
 
 /// Positions of a chunk of a recurrent layer.
@@ -88,8 +89,13 @@ fn tokens(answer: &Value) -> Vec<u32> {
 
 #[test]
 fn a_turn_of_a_conversation_computes_what_is_new_and_a_chunk_at_most() {
+    let n_checked = std::cell::Cell::new(0);
     each_recurrent(|name, folder| {
-        let flags = ["-m", folder.to_str().expect("UTF-8"), "--threads", "1"];
+        n_checked.set(n_checked.get() + 1);
+        let dtype = ["bf16", "f32"][n_checked.get() % 2];
+        let path = folder.to_str().expect("UTF-8");
+        let flags = ["-m", path, "--threads", "1", "--state-dtype", dtype];
+        let name = &format!("{name}, states in {dtype}");
         let server = Server::start(&flags).expect(name);
         let fresh = Server::start(&[&flags[..], &["--no-prefix-cache"]].concat()).expect(name);
         let mut text = prompt(1, 90);
@@ -144,6 +150,37 @@ fn a_state_that_is_not_a_number_ends_its_own_request_alone() {
             let answer = server.post("/v1/completions", &request);
             let answer = answer.unwrap_or_else(|error| panic!("{name}, prompt {seed}: {error}"));
             assert!(!tokens(&answer).is_empty() && (seed > 1 || tokens(&answer) == expected));
+        }
+    });
+}
+
+#[test]
+fn states_in_bf16_take_half_of_the_bytes_of_states_that_are_told() {
+    each_recurrent(|name, folder| {
+        let path = folder.to_str().expect("UTF-8");
+        let told = |command: &str, field: &str| {
+            let size = |dtype| {
+                let report = pelton(&[command, path, "--json", "--state-dtype", dtype]).json();
+                let value = report.pointer(field).and_then(Value::as_u64);
+                value.unwrap_or_else(|| panic!("{name}: {field} of {report}"))
+            };
+            [size("f32"), size("bf16")]
+        };
+        let files = ModelFiles::open(folder).expect("a golden model");
+        let shape = StateShape::of(&files.spec().expect("a spec"), Default::default());
+        // Values lie in whole vectors of 16.
+        let elements = |layer: &StateLayer| {
+            layer.n_value_heads * layer.key_dim * layer.value_dim.next_multiple_of(16)
+        };
+        let halved = shape.layers.iter().map(|layer| 2 * elements(layer) as u64).sum::<u64>();
+        for (command, field) in [
+            ("inspect", "/snapshot_bytes"),
+            ("inspect", "/state_bytes"),
+            ("plan", "/kv/state_bytes"),
+        ] {
+            let [exact, rounded] = told(command, field);
+            let slack = 64 * 2 * shape.layers.len() as u64;
+            assert!((exact - rounded).abs_diff(halved) <= slack, "{name}: {command} {field}");
         }
     });
 }

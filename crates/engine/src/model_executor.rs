@@ -20,7 +20,7 @@ use crate::{
 use pelton_base::{Request, RequestId, TokenId};
 use pelton_model::{
     BlockTables, CHUNK_TOKENS, Decoder, ForwardInput, ForwardSequence, GreedyRows, Lane, Ops,
-    ScoredRows, StateCopy, StateShape, SwapStore,
+    ScoredRows, StateCopy, SwapStore,
 };
 use pelton_sampling::verify::Verifier;
 use pelton_sampling::{Likely, Sampler, SamplerState};
@@ -452,7 +452,7 @@ fn state_config<D: Ops>(
     let every = every_tokens.next_multiple_of(chunk);
     // Models without attention have no blocks to compare with.
     let block_bytes = decoder.kv_bytes_per_block(block_size);
-    let state_bytes = D::state_bytes(&StateShape::of(decoder.spec()).layers).snapshot;
+    let state_bytes = D::state_bytes(&decoder.state_shape()).snapshot;
     let n_blocks = if block_bytes > 0 { state_bytes.div_ceil(block_bytes) as u64 } else { 1 };
     Ok(Some(StateConfig { n_lanes: n_lanes.max(1), n_snapshots, chunk, every, n_blocks }))
 }

@@ -81,7 +81,7 @@ pub use ops::rows::{
 };
 pub use ops::state::{
     CHUNK as STATE_CHUNK, ConvInput, ConvWeights, Decays, HeadOrder, ScanInput, ScanShape,
-    SelectiveInput, StateLayer, StateSeq, StateShape, StateStore, WkvInput, WkvWeights,
+    SelectiveInput, StateDtype, StateLayer, StateSeq, StateShape, StateStore, WkvInput, WkvWeights,
 };
 pub use team::{StayAwake, ThreadTeam, Topology, Turn, default_threads};
 pub use tuning::Tuning;

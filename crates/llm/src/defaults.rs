@@ -38,20 +38,8 @@ struct Recommended {
     samplers: Option<String>,
 }
 
-/// Says that the model's authors forbid tokens, which is not followed.
-fn warn_of_suppressed(origin: &Path) {
-    let origin = origin.display();
-    tracing::warn!(
-        "{origin}: `suppress_tokens` is not read: answers may have the tokens that it forbids; \
-         forbid them with `logit_bias`"
-    );
-}
-
 /// Reads the `general.sampling.*` keys of a GGUF file; `None` when there are none.
 pub(crate) fn recommended_by_gguf(gguf: &Gguf) -> Result<Option<SamplingParams>, LlmError> {
-    if gguf.metadata().get("tokenizer.ggml.suppress_tokens").is_some() {
-        warn_of_suppressed(gguf.origin());
-    }
     let read = || -> Result<Recommended, TensorError> {
         Ok(Recommended {
             do_sample: None,
@@ -85,14 +73,7 @@ pub(crate) fn recommended_sampling(folder: &Path) -> Result<Option<SamplingParam
     let path = folder.join("generation_config.json");
     let bad = |why: String| LlmError::GenerationConfig { path: path.clone(), why };
     match pelton_tensor::read_limited(&path, limits::CONFIG_BYTES) {
-        Ok(text) => {
-            let config: Option<serde_json::Value> = serde_json::from_slice(&text).ok();
-            let forbidden = config.as_ref().and_then(|config| config["suppress_tokens"].as_array());
-            if forbidden.is_some_and(|tokens| !tokens.is_empty()) {
-                warn_of_suppressed(&path);
-            }
-            parse(&text).map_err(bad)
-        }
+        Ok(text) => parse(&text).map_err(bad),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(bad(error.to_string())),
     }

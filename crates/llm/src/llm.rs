@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use pelton_base::{
-    Ask, Constraint, Namespace, ParamError, SamplingParams, ServiceParams, Shape, TokenId, limits,
+    Ask, Constraint, Namespace, ParamError, SamplingParams, ServiceParams, Shape, SuppressedTokens,
+    TokenId, limits,
 };
 use pelton_engine::spec::Verification;
 use pelton_engine::{EngineHandle, EngineMetrics, Extras, LogprobsMode, Panicked};
@@ -44,6 +45,8 @@ pub struct LlmParts {
     pub eos: Vec<TokenId>,
     /// Sampling that the model's authors recommend, if they recommend any.
     pub sampling: Option<SamplingParams>,
+    /// Tokens that the model's authors forbid; no answer of a request has them.
+    pub suppressed: SuppressedTokens,
     /// Whether tenants share cached prefixes.
     pub share_prefixes: bool,
     /// How drafts are judged; [`Verification::Match`] where there are none.
@@ -468,6 +471,7 @@ impl Llm {
             None => constraint,
         };
         let mut sampling = generation.sampling.clone();
+        sampling.suppressed = self.parts.suppressed.clone();
         if generation.n_made() > generation.n {
             // Log probabilities rank the choices of `best_of`.
             sampling.logprobs.get_or_insert(0);

@@ -50,6 +50,7 @@ impl Llm {
         check_step(decoder.spec(), options)?;
         let kv = size_kv(&decoder, options)?;
         let eos = end_tokens(decoder.spec(), &text.tokenizer);
+        let suppressed = source.files.suppressed_tokens()?;
         let info = describe(source, &decoder, &kv, runtime);
         let loading = Loading { runtime, options, reporter: &reporter };
         let engine = loading.start(decoder, &kv, &text.tokenizer, drafts)?;
@@ -67,6 +68,7 @@ impl Llm {
             engine,
             eos,
             sampling,
+            suppressed,
             share_prefixes,
             verification,
         };
@@ -132,6 +134,7 @@ fn load_weights(
     let load = LoadOptions {
         compute: options.compute,
         kv_dtype: options.kv_dtype,
+        state_dtype: options.state_dtype,
         max_context: options.max_context,
         packed_cache: options.packed_cache.as_ref(),
         progress: Some(&|progress| reporter.pack(progress)),
@@ -156,7 +159,7 @@ fn size_kv(decoder: &Decoder<Device>, options: &LlmOptions) -> Result<KvPlan, Ll
         n_running: options.choices.max_running,
         limit_bytes: options.kv_bytes,
         available_bytes: available.saturating_sub(step_bytes(decoder.spec(), options) as u64),
-        states: StateSizing::new(decoder.spec(), options.state_snapshots),
+        states: StateSizing::new(&decoder.state_shape(), options.state_snapshots),
     };
     let declared = sizing.context_tokens;
     if declared < 2 {
@@ -220,7 +223,7 @@ fn describe(source: Source, decoder: &Decoder<Device>, kv: &KvPlan, runtime: &Ru
             / (kv.block.blocks_of(kv.context_tokens, 0) as u64).max(1),
         states: StateInfo {
             n_bytes: kv.state_bytes,
-            bytes_per_request: StateSizing::new(decoder.spec(), None).snapshot_bytes,
+            bytes_per_request: StateSizing::new(&decoder.state_shape(), None).snapshot_bytes,
             n_running: kv.n_lanes,
             n_kept: kv.n_snapshots,
         },

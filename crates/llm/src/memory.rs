@@ -52,8 +52,8 @@ const SNAPSHOTS_PER_LANE: u64 = 8;
 
 impl StateSizing {
     /// The states of a model.
-    pub(crate) fn new(spec: &ArchSpec, n_snapshots: Option<u32>) -> Self {
-        let one = Device::state_bytes(&StateShape::of(spec).layers);
+    pub(crate) fn new(states: &StateShape, n_snapshots: Option<u32>) -> Self {
+        let one = Device::state_bytes(states);
         Self { lane_bytes: one.lane as u64, snapshot_bytes: one.snapshot as u64, n_snapshots }
     }
 

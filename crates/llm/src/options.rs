@@ -3,7 +3,7 @@
 use pelton_base::limits;
 use pelton_engine::spec::Proposer;
 use pelton_engine::{EngineConfig, LogprobsMode, SpecConfig, SpecMethod};
-use pelton_model::{Compute, KvDtype, PackedCache};
+use pelton_model::{Compute, KvDtype, PackedCache, StateDtype};
 use pelton_sched::Choices;
 
 use crate::error::LlmError;
@@ -26,6 +26,9 @@ pub struct LlmOptions {
     pub compute: Compute,
     /// How keys and values are stored; by default bf16, or f32 with [`Compute::F32`].
     pub kv_dtype: Option<KvDtype>,
+    /// How the states of recurrent layers are stored: bf16 takes half of the memory, and rounds a state
+    /// once in 64 tokens. Of no use in models without such layers.
+    pub state_dtype: StateDtype,
     /// Most tokens of one sequence; by default what the model declares, or what memory holds.
     pub max_context: Option<usize>,
     /// How requests share the machine.
@@ -87,6 +90,7 @@ impl Default for LlmOptions {
         Self {
             compute: Compute::default(),
             kv_dtype: None,
+            state_dtype: StateDtype::default(),
             max_context: None,
             choices: engine.choices,
             max_waiting: engine.max_waiting_requests,

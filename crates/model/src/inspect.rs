@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use pelton_quant::Compute;
-use pelton_tensor::KvDtype;
+use pelton_tensor::{KvDtype, StateDtype};
 
-use crate::arch::{LayerSpec, Mixer};
+use crate::arch::{ArchSpec, LayerSpec, Mixer};
 use crate::device::Device;
 use crate::device::cpu::CpuDevice;
 use crate::error::ModelError;
@@ -84,12 +84,18 @@ pub struct Inspection {
     pub tied_embeddings: bool,
     /// Tokens that end an answer.
     pub eos_tokens: Vec<pelton_base::TokenId>,
+    /// Tokens that are never sampled.
+    pub n_suppressed_tokens: usize,
+    /// Tokens that are not sampled as the first of an answer.
+    pub n_first_suppressed_tokens: usize,
     /// How keys and values are meant to be stored.
     pub kv_dtype: &'static str,
     /// Bytes of keys and values that one token of context takes.
     pub kv_bytes_per_token: usize,
     /// Layers that keep a state of a fixed size in place of keys and values.
     pub n_recurrent_layers: usize,
+    /// How these states are meant to be stored.
+    pub state_dtype: &'static str,
     /// Bytes of these states for one running sequence, the rows of an open chunk included.
     pub state_bytes: usize,
     /// Bytes of one state that the prefix cache keeps.
@@ -131,7 +137,8 @@ pub struct Quantization {
     pub n_reordered: usize,
 }
 
-/// Looks at a model's files; `kv_dtype` is what its keys and values are to be stored in.
+/// Looks at a model's files; `kv_dtype` is what its keys and values are to be stored in, and states are
+/// to be stored in f32.
 ///
 /// # Errors
 ///
@@ -166,8 +173,9 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
     let heads = attention.and_then(|layer| layer.mixer.kv_heads());
     let windows: Vec<usize> = spec.layers.iter().filter_map(|l| l.mixer.window()).collect();
     let kv = KvFootprint::new::<CpuDevice>(&spec, kv_dtype, BLOCK_TOKENS);
-    let states = StateShape::of(&spec);
-    let state_bytes = CpuDevice::state_bytes(&states.layers);
+    let states = StateShape::of(&spec, StateDtype::F32);
+    let state_bytes = CpuDevice::state_bytes(&states);
+    let suppressed = files.suppressed_tokens()?;
     // Layers as the files have them, of which the spec may make several.
     let n_layers = match &spec.encoder {
         // A layer of a decoder is its self-attention and its attention to the source.
@@ -213,12 +221,26 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         rope_theta: spec.ropes.first().map_or(0.0, |rope| rope.theta),
         tied_embeddings: spec.tied_embeddings,
         eos_tokens: spec.eos_tokens.clone(),
+        n_suppressed_tokens: suppressed.always.len(),
+        n_first_suppressed_tokens: suppressed.first.len(),
         kv_dtype: kv_dtype.name(),
         kv_bytes_per_token: kv.token_bytes(&spec),
         n_recurrent_layers: layers.filter(keeps_state).count(),
+        state_dtype: states.dtype.name(),
         state_bytes: state_bytes.lane,
         snapshot_bytes: state_bytes.snapshot,
     })
+}
+
+impl Inspection {
+    /// The same where the states of recurrent layers of `spec`, which is that of the files, are to be
+    /// stored in another type.
+    #[must_use]
+    pub fn with_states_in(self, spec: &ArchSpec, state_dtype: StateDtype) -> Self {
+        let bytes = CpuDevice::state_bytes(&StateShape::of(spec, state_dtype));
+        let (state_bytes, snapshot_bytes) = (bytes.lane, bytes.snapshot);
+        Self { state_dtype: state_dtype.name(), state_bytes, snapshot_bytes, ..self }
+    }
 }
 
 /// Tensors that do not belong to the text model.

@@ -11,11 +11,14 @@
 //! A row reads the state at the border of its chunk, and the rows of its chunk before it. The state
 //! moves on once per chunk, when the first row of the next chunk is computed (a *fold*). So the bits of
 //! a row do not depend on how a prompt was cut into steps, and rejected drafts, which lie in the open
-//! chunk alone, are simply overwritten.
+//! chunk alone, are simply overwritten. Where states are stored in bf16 they are rounded at these borders
+//! and nowhere else, so the same holds for them.
 //!
 //! Tried on paper and dropped: states shared by reference count among running sequences. Sequences
 //! with a common prefix part within a chunk, and then each has a state of its own anyway; so a running
 //! sequence owns its lane, and takes a copy of a snapshot, which costs what one decoded token costs.
+
+use pelton_tensor::StateDtype;
 
 use crate::arch::ArchSpec;
 use crate::device::Device;
@@ -23,7 +26,7 @@ use crate::device::Device;
 /// Positions of a chunk. It is part of the definition of a result: another length gives other bits.
 pub const CHUNK_TOKENS: usize = 64;
 
-/// What one recurrent layer keeps of a sequence; all counts are of f32.
+/// What one recurrent layer keeps of a sequence, in elements.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct StateLayer {
     /// Heads of keys and queries; 0 for a layer that is a convolution alone.
@@ -70,6 +73,8 @@ impl StateLayer {
 pub struct StateShape {
     /// Recurrent layers, in the order of the model.
     pub layers: Vec<StateLayer>,
+    /// How states are stored at borders of chunks; the rows of open chunks are f32.
+    pub dtype: StateDtype,
     /// Sequences that may run at once.
     pub n_lanes: usize,
     /// Snapshots that may be kept.
@@ -77,10 +82,11 @@ pub struct StateShape {
 }
 
 impl StateShape {
-    /// The recurrent layers of a model, without room for any sequence.
-    pub fn of(spec: &ArchSpec) -> Self {
+    /// The recurrent layers of a model, whose states are stored in `dtype`, without room for any
+    /// sequence.
+    pub fn of(spec: &ArchSpec, dtype: StateDtype) -> Self {
         let layers = spec.layers.iter().filter_map(|layer| layer.mixer.kept().state).collect();
-        Self { layers, n_lanes: 0, n_snapshots: 0 }
+        Self { layers, dtype, n_lanes: 0, n_snapshots: 0 }
     }
 
     /// The same with room for `n_lanes` sequences and `n_snapshots` snapshots.
@@ -96,7 +102,7 @@ impl StateShape {
 
     /// Bytes of all lanes and snapshots on a device; `None` where no address space holds them.
     pub fn n_bytes<D: Device>(&self) -> Option<usize> {
-        let one = D::state_bytes(&self.layers);
+        let one = D::state_bytes(self);
         let lanes = one.lane.checked_mul(self.n_lanes)?;
         lanes.checked_add(one.snapshot.checked_mul(self.n_snapshots)?)
     }

@@ -20,6 +20,7 @@ mod models_page;
 mod packed_cache;
 mod plain_device;
 mod quantized_families;
+mod rounded_states;
 mod seam;
 mod seq2seq;
 mod shared_pages;

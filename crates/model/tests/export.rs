@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::path::Path;
 
 use crate::common::{Golden, all, all_exported, bits, golden, run_whole};
+use pelton_base::TokenId;
 use pelton_model::{Compute, ExportOptions, ModelError, ModelFiles, export};
 use pelton_tensor::{DType, TensorSource};
 use pelton_testkit::golden::NOT_IN_GGUF;
@@ -200,4 +201,29 @@ fn progress_ends_with_everything_written() {
     assert_eq!(last.n_tensors, last.n_total_tensors);
     assert_eq!(last.n_bytes, last.n_total_bytes);
     assert_eq!(last.n_tensors, written.tensors().names().len());
+}
+
+#[test]
+fn suppressed_tokens_are_read_from_a_folder_and_from_the_file_that_is_made_of_it() {
+    let golden = golden("llama");
+    let write = |text: &str| {
+        std::fs::write(golden.folder().join("generation_config.json"), text).expect("written");
+    };
+    let ids = |tokens: &[TokenId]| tokens.iter().map(|token| token.0).collect::<Vec<_>>();
+    // Ids that no token has are dropped, as those of end tokens are.
+    write(r#"{"suppress_tokens": [9, 3, 9, -1, 4000000], "begin_suppress_tokens": [5]}"#);
+    let files = golden.files();
+    let told = files.suppressed_tokens().expect("lists");
+    assert_eq!((ids(&told.always), ids(&told.first)), (vec![3, 9], vec![5]));
+    let temp = tempfile::tempdir().expect("temp");
+    let file = exported(&files, &ExportOptions::default(), &temp.path().join("whole.gguf"));
+    assert_eq!(ids(&file.suppressed_tokens().expect("a list").always), [3, 9]);
+    write(r#"{"suppress_tokens": null}"#);
+    assert!(golden.files().suppressed_tokens().expect("nothing").is_empty());
+    for text in [r#"{"suppress_tokens": 7}"#, r#"{"suppress_tokens": ["a"]}"#] {
+        write(text);
+        let error = golden.files().suppressed_tokens().expect_err(text).to_string();
+        assert!(error.contains("generation_config.json"), "{error}");
+        assert!(error.contains("suppress_tokens"), "{error}");
+    }
 }

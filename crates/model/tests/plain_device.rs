@@ -6,7 +6,7 @@ use crate::common::{BLOCK, Golden, all, argmax, golden, open, run_chunks, run_wh
 use pelton_base::TokenId;
 use pelton_model::{
     BlockTables, Compute, Decoder, ForwardInput, ForwardSequence, GreedyRows, KvDtype, Lane,
-    LoadOptions, ModelFiles, Ops, SwapStore, load,
+    LoadOptions, ModelFiles, Ops, StateDtype, SwapStore, load,
 };
 use pelton_quant::FORMATS;
 use pelton_testkit::{PlainDevice, Ranks, TinyModel};
@@ -203,4 +203,13 @@ fn keys_and_values_in_another_type_than_f32_are_refused() {
     let decoder = load(&golden("llama").files(), PlainDevice::new(), &options).expect("loads");
     let text = decoder.try_new_kv(1, BLOCK).expect_err("refused").to_string();
     assert!(text.contains("bf16"), "{text}");
+}
+
+#[test]
+fn states_in_another_type_than_f64_are_refused() {
+    let options = LoadOptions { state_dtype: StateDtype::Bf16, ..options(None) };
+    let options = LoadOptions { kv_dtype: Some(KvDtype::F32), ..options };
+    let decoder = load(&golden("mamba2").files(), PlainDevice::new(), &options).expect("loads");
+    let text = decoder.try_new_kv(1, BLOCK).expect_err("refused").to_string();
+    assert!(text.contains("states in bf16"), "{text}");
 }

@@ -1,6 +1,6 @@
 //! Whether a workload fits into memory; if not, by how much, and what would.
 
-use pelton_model::{KvDtype, ModelOutline};
+use pelton_model::{KvDtype, ModelOutline, StateDtype};
 use pelton_quant::{FORMATS, WeightFormat};
 use serde::Serialize;
 
@@ -60,6 +60,11 @@ pub enum Way {
         /// The most exact one that is small enough.
         kv_dtype: &'static str,
     },
+    /// Store the states of recurrent layers in this type.
+    StateDtype {
+        /// Name of the type.
+        state_dtype: &'static str,
+    },
     /// Another format of weights.
     Weights {
         /// The largest one that is small enough.
@@ -99,18 +104,21 @@ struct Case<'a> {
     request: &'a Request<'a>,
     weights: Weights,
     kv_dtype: KvDtype,
+    state_dtype: StateDtype,
     n_ranks: usize,
 }
 
 impl<'a> Case<'a> {
     fn new(model: &'a ModelOutline, request: &'a Request<'a>) -> Self {
-        let Request { weights, kv_dtype, n_ranks, .. } = *request;
-        Self { model, request, weights, kv_dtype, n_ranks }
+        let Request { weights, kv_dtype, state_dtype, n_ranks, .. } = *request;
+        Self { model, request, weights, kv_dtype, state_dtype, n_ranks }
     }
 
     fn kv(&self) -> KvSizes {
         let Request { block_tokens, context_tokens, .. } = *self.request;
-        KvSizes::new(&self.model.spec, self.kv_dtype, block_tokens, context_tokens)
+        let spec = &self.model.spec;
+        KvSizes::new(spec, self.kv_dtype, block_tokens, context_tokens)
+            .with_states_in(spec, self.state_dtype)
     }
 
     fn ranks(&self) -> RankSizes {
@@ -181,6 +189,9 @@ impl Case<'_> {
         // The most exact type comes first.
         let smaller = KvDtype::ALL.into_iter().find(|&kv_dtype| Self { kv_dtype, ..*self }.fits());
         ways.extend(smaller.map(|dtype| Way::KvDtype { kv_dtype: dtype.name() }));
+        let mut of_states = StateDtype::ALL.into_iter();
+        let smaller = of_states.find(|&state_dtype| Self { state_dtype, ..*self }.fits());
+        ways.extend(smaller.map(|dtype| Way::StateDtype { state_dtype: dtype.name() }));
         ways.extend(self.largest_format());
         let can = |n_ranks: &usize| {
             self.request.split.refusal(&self.model.spec, *n_ranks).is_none()

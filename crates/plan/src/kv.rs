@@ -4,7 +4,7 @@
 //! a step reads.
 
 use pelton_base::limits::STEP_TOKENS;
-use pelton_model::{ArchSpec, CpuDevice, Device, KvDtype, KvFootprint, StateShape};
+use pelton_model::{ArchSpec, CpuDevice, Device, KvDtype, KvFootprint, StateDtype, StateShape};
 use serde::Serialize;
 
 /// Bytes of keys and values.
@@ -27,6 +27,9 @@ pub struct KvSizes {
     pub unfreed_bytes: u64,
     /// Bytes of the states of one sequence in recurrent layers, the rows of an open chunk included.
     pub state_bytes: u64,
+    /// Stored type of these states.
+    #[serde(skip)]
+    pub(crate) state_dtype: StateDtype,
     /// Elements of the states of one sequence, without the rows of its open chunk.
     #[serde(skip)]
     pub(crate) n_state_elements: usize,
@@ -42,7 +45,7 @@ pub struct KvSizes {
 }
 
 impl KvSizes {
-    /// The sizes for sequences of `context_tokens` tokens.
+    /// The sizes for sequences of `context_tokens` tokens, with states in f32.
     pub fn new(
         spec: &ArchSpec,
         dtype: KvDtype,
@@ -56,7 +59,7 @@ impl KvSizes {
         let token_bytes = block.token_bytes(spec) as u64;
         let n_blocks = context_tokens.div_ceil(block_tokens) as u64;
         let n_held = block.blocks_of(context_tokens, STEP_TOKENS) as u64;
-        let states = StateShape::of(spec).layers;
+        let states = StateShape::of(spec, StateDtype::F32);
         let place_bytes = token_bytes as f64 / spec.n_kv_places().max(1) as f64;
         let layer_bytes = spec.kv_shares().into_iter().map(|share| share * place_bytes).collect();
         Self {
@@ -68,11 +71,19 @@ impl KvSizes {
             sequence_bytes: block_bytes.saturating_mul(n_held),
             unfreed_bytes: token_bytes.saturating_mul(block_tokens as u64).saturating_mul(n_blocks),
             state_bytes: CpuDevice::state_bytes(&states).lane as u64,
-            n_state_elements: states.iter().map(|layer| layer.matrix()).sum(),
+            state_dtype: states.dtype,
+            n_state_elements: states.layers.iter().map(|layer| layer.matrix()).sum(),
             layer_bytes,
             windows: spec.layers.iter().map(|layer| layer.mixer.most_seen()).collect(),
             block,
         }
+    }
+
+    /// The same with the states of the recurrent layers of `spec` in another type.
+    #[must_use]
+    pub fn with_states_in(self, spec: &ArchSpec, state_dtype: StateDtype) -> Self {
+        let one = CpuDevice::state_bytes(&StateShape::of(spec, state_dtype));
+        Self { state_dtype, state_bytes: one.lane as u64, ..self }
     }
 
     /// Bytes of a pool in which `n_sequences` sequences never wait for a block, and of their states.

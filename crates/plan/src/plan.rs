@@ -1,6 +1,6 @@
 //! A plan: sizes, what fits, times and costs of one workload on one machine.
 
-use pelton_model::{KvDtype, ModelOutline};
+use pelton_model::{KvDtype, ModelOutline, StateDtype};
 use serde::Serialize;
 
 use crate::fit::Fit;
@@ -21,6 +21,8 @@ pub struct Request<'a> {
     pub weights: Weights,
     /// How keys and values are stored.
     pub kv_dtype: KvDtype,
+    /// How the states of recurrent layers are stored.
+    pub state_dtype: StateDtype,
     /// Tokens of a block of keys and values; at least 1.
     pub block_tokens: usize,
     /// Most tokens of one sequence; at least 1.
@@ -86,7 +88,8 @@ pub fn plan(model: &ModelOutline, request: &Request<'_>) -> Plan {
         "invariant: numbers of at least 1"
     );
     let weights = WeightSizes::new(model, &request.weights, request.hardware);
-    let kv = KvSizes::new(spec, request.kv_dtype, request.block_tokens, request.context_tokens);
+    let kv = KvSizes::new(spec, request.kv_dtype, request.block_tokens, request.context_tokens)
+        .with_states_in(spec, request.state_dtype);
     let rank = RankSizes::new(spec, &weights, (request.split, request.n_ranks));
     let roofline =
         Roofline { spec, weights: &weights, kv: &kv, hardware: request.hardware, ranks: &rank };

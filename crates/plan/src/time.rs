@@ -155,18 +155,24 @@ impl Roofline<'_> {
         let seen = self.kv.seen(n_tokens).map(|seen| seen * rows).collect();
         let n_bytes = rows * self.kv.read_bytes(n_tokens);
         self.attend(&mut step, &Seen { seen, n_bytes, is_prompt: false, n_sequences });
-        // The rows of the open chunk are half as many bytes again as the state, on average.
-        self.recur(&mut step, rows, 1.5 * rows);
+        // The rows of the open chunk are on average half as many floats as the state has elements.
+        let open = 0.5 * size_of::<f32>() as f64;
+        self.recur(&mut step, rows, rows * (self.state_element_bytes() + open));
         step
     }
 
-    /// Recurrent layers: `rows` rows, for which states are read or written `n_moves` times.
-    fn recur(&self, step: &mut Step, rows: f64, n_moves: f64) {
+    /// Bytes of an element of a state at a border.
+    fn state_element_bytes(&self) -> f64 {
+        self.kv.state_dtype.n_bytes() as f64
+    }
+
+    /// Recurrent layers: `rows` rows, for which `moved` bytes are read or written per element of a state.
+    fn recur(&self, step: &mut Step, rows: f64, moved: f64) {
         let elements = self.kv.n_state_elements as f64;
         if elements == 0.0 {
             return;
         }
-        let bytes = elements * n_moves * size_of::<f32>() as f64;
+        let bytes = elements * moved;
         // Products with keys and queries, and the sum over chunks, each a multiplication and a sum.
         let operations = 6.0 * elements * rows;
         let (_, peak) = self.hardware.peak(Arithmetic::F32);
@@ -209,7 +215,8 @@ impl Roofline<'_> {
         let n_bytes = self.kv.token_bytes as f64 * n_read * times;
         self.attend(&mut all, &Seen { seen, n_bytes, is_prompt: true, n_sequences: n_prompts });
         // A state is read and written once per chunk.
-        self.recur(&mut all, n_tokens * times, 2.0 * n_tokens * times / CHUNK_TOKENS as f64);
+        let n_chunks = n_tokens * times / CHUNK_TOKENS as f64;
+        self.recur(&mut all, n_tokens * times, 2.0 * n_chunks * self.state_element_bytes());
         let overlap = self.overlap(load);
         let Step { seconds, reading, multiplying, sending } = all;
         Step {

@@ -1,7 +1,7 @@
 //! A plan's bytes are those that loading allocates: every family, every type of keys and values.
 
 use pelton_model::{
-    KvDtype, LoadOptions, ModelFiles, ModelOutline, export_gguf, inspect, load_cpu,
+    KvDtype, LoadOptions, ModelFiles, ModelOutline, StateDtype, export_gguf, inspect, load_cpu,
 };
 use pelton_plan::{
     Arithmetic, Hardware, HardwareKind, Peaks, Plan, Request, Split, Stored, WeightSizes, Weights,
@@ -32,7 +32,7 @@ fn processor() -> Hardware {
 fn planned(
     files: &ModelFiles,
     weights: Weights,
-    kv_dtype: KvDtype,
+    (kv_dtype, state_dtype): (KvDtype, StateDtype),
     [block, context, batch]: [usize; 3],
 ) -> Plan {
     let hardware = processor();
@@ -41,6 +41,7 @@ fn planned(
         memory_bytes: hardware.memory_bytes,
         weights,
         kv_dtype,
+        state_dtype,
         block_tokens: block,
         context_tokens: context,
         batch,
@@ -67,8 +68,9 @@ fn each(check: impl Fn(&Checkpoint, &std::path::Path, &ModelFiles)) {
     }
 }
 
-fn options(kv_dtype: KvDtype) -> LoadOptions<'static> {
-    LoadOptions { n_threads: Some(1), kv_dtype: Some(kv_dtype), ..LoadOptions::default() }
+fn options(kv_dtype: KvDtype, state_dtype: StateDtype) -> LoadOptions<'static> {
+    let kv_dtype = Some(kv_dtype);
+    LoadOptions { n_threads: Some(1), kv_dtype, state_dtype, ..LoadOptions::default() }
 }
 
 #[test]
@@ -80,15 +82,17 @@ fn keys_and_values_and_stored_weights_take_the_bytes_of_the_plan() {
             packed_bytes: facts.weight_bytes,
             file_bytes: facts.n_bytes,
         };
-        for kv_dtype in KvDtype::ALL {
-            let name = format!("{} {kv_dtype}", checkpoint.name());
-            let mut decoder = load_cpu(files, &options(kv_dtype)).expect("loads");
+        for (i, kv_dtype) in KvDtype::ALL.into_iter().enumerate() {
+            let state_dtype = StateDtype::ALL[i % 2];
+            let name = format!("{} {kv_dtype}, {state_dtype}", checkpoint.name());
+            let mut decoder = load_cpu(files, &options(kv_dtype, state_dtype)).expect("loads");
             decoder.group_windows();
             // Contexts shorter than a step: layers with a window hold all tokens, too.
             let n_groups = decoder.spec().n_kv_groups();
             for [block, context, batch] in [[16, 33, 3], [5, 24, 1]] {
                 let lengths = [block, context, batch];
-                let told = planned(files, Weights::Stored(stored), kv_dtype, lengths);
+                let types = (kv_dtype, state_dtype);
+                let told = planned(files, Weights::Stored(stored), types, lengths);
                 let n_blocks = (context.div_ceil(block) * batch + 1) * n_groups;
                 let kv = decoder.try_new_kv_for(n_blocks, block, batch, 0).expect("memory");
                 let n_bytes = (kv.n_bytes() + kv.n_state_bytes()) as u64;
@@ -117,7 +121,8 @@ fn weights_in_a_format_take_the_bytes_that_their_converted_file_takes() {
                 continue;
             }
             let converted = ModelFiles::open(&path).expect("opens");
-            let decoder = load_cpu(&converted, &options(KvDtype::Bf16)).expect("loads");
+            let decoder =
+                load_cpu(&converted, &options(KvDtype::Bf16, StateDtype::F32)).expect("loads");
             let weights = Weights::Format(for_name(format).expect("a format"));
             let told = WeightSizes::new(&outline, &weights, &processor());
             assert_eq!(told.n_bytes, decoder.memory_bytes(), "{name}");

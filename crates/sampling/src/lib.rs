@@ -6,7 +6,7 @@
 //! raw logits ──▶ log probabilities (if asked for)
 //!     │
 //!     ▼  processors: logit bias; repetition, presence and frequency penalties; DRY; the masks of
-//!     │  allowed tokens, bad words and `min_tokens`; then any other; then the mask of the rule
+//!     │  suppressed and allowed tokens, bad words and `min_tokens`; then any other; then the mask of the rule
 //! processed logits
 //!     │  temperature == 0 ──▶ the largest, the lowest id among equals
 //!     ▼  weights exp((l - max) / temperature); top-k, top-p, min-p keep some of them,
@@ -50,6 +50,7 @@ mod sampler;
 mod select;
 mod stages;
 mod state;
+mod suppressed;
 pub mod verify;
 
 pub use allowed::Allowed;
@@ -66,3 +67,4 @@ pub use philox::{Philox, Stream, philox4x32_10};
 pub use processors::{LogitBias, LogitsProcessor, RowContext};
 pub use sampler::{Sampled, Sampler};
 pub use state::SamplerState;
+pub use suppressed::Suppressed;

@@ -3,7 +3,7 @@
 use crate::stages::{MirostatState, Plan};
 use crate::{
     Allowed, BadWords, DryPenalty, LogitBias, LogitsProcessor, LogprobsMode, Masked, MinTokens,
-    Penalties, Philox,
+    Penalties, Philox, Suppressed,
 };
 use pelton_base::{Ask, Constraint, Request, RuleState, SamplingParams, TokenId};
 
@@ -55,6 +55,9 @@ impl SamplerState {
         let mirostat = params.mirostat.filter(|_| plan.staged.is_some());
         let mut processors = mild_processors(params, prompt);
         let n_mild = processors.len();
+        if !params.suppressed.is_empty() {
+            processors.push(Box::new(Suppressed::new(params.suppressed.clone())));
+        }
         if let Some(tokens) = &params.allowed_tokens {
             processors.push(Box::new(Allowed::new(tokens)));
         }

@@ -21,6 +21,7 @@ mod pending;
 mod regular;
 mod safetensors;
 mod source;
+mod state_dtype;
 
 pub use aligned::{ALIGNMENT, AlignedBuf, Placement};
 pub use dtype::DType;
@@ -36,3 +37,4 @@ pub use pending::PendingFile;
 pub use regular::{open_regular, read_limited, read_limited_text};
 pub use safetensors::{Safetensors, write_safetensors};
 pub use source::{TensorSource, TensorView};
+pub use state_dtype::StateDtype;

@@ -14,11 +14,14 @@
 //! state, too, wherever it is in its chunk, and each call takes the row after that of the call before. A
 //! prompt reads and writes the state once per chunk of 64 rows.
 //!
+//! Every rule is measured with states in f32 and in bf16. The running state of selective and wkv is
+//! always f32.
+//!
 //! Each call takes another lane, and the lanes together are larger than the caches.
 
 use pelton_kernels::{
-    Cpu, Decays, HeadOrder, STATE_CHUNK, ScanInput, ScanShape, SelectiveInput, StateLayer,
-    StateSeq, StateShape, StateStore, StridedRows, WkvInput, WkvWeights,
+    Cpu, Decays, HeadOrder, STATE_CHUNK, ScanInput, ScanShape, SelectiveInput, StateDtype,
+    StateLayer, StateSeq, StateShape, StateStore, StridedRows, WkvInput, WkvWeights,
 };
 
 use super::block::{Block, Call, Cost, Multiplier, Sizes, activations};
@@ -37,6 +40,7 @@ enum Rule {
 #[derive(Clone, Copy)]
 struct Kind {
     rule: Rule,
+    dtype: StateDtype,
     n_key_heads: usize,
     n_value_heads: usize,
     key_dim: usize,
@@ -49,6 +53,7 @@ pub(super) fn blocks(sizes: &Sizes) -> Vec<Block> {
     let scale = if is_quick { 8 } else { 1 };
     let kind = |rule, [n_key_heads, n_value_heads, key_dim, value_dim]: [usize; 4]| Kind {
         rule,
+        dtype: StateDtype::F32,
         n_key_heads: n_key_heads.div_ceil(scale),
         n_value_heads: n_value_heads.div_ceil(scale),
         key_dim,
@@ -66,7 +71,8 @@ pub(super) fn blocks(sizes: &Sizes) -> Vec<Block> {
         let decode = places.iter().map(move |n_before| kind.block(sizes, 1, *n_before));
         decode.chain([kind.block(sizes, sizes.prompt, 0)])
     };
-    kinds.into_iter().flat_map(of_kind).collect()
+    let stored = |kind: Kind| StateDtype::ALL.map(|dtype| Kind { dtype, ..kind });
+    kinds.into_iter().flat_map(stored).flat_map(of_kind).collect()
 }
 
 impl Kind {
@@ -115,11 +121,12 @@ impl Kind {
 
     /// The work of `n_rows` rows behind `n_before` rows of their chunk.
     fn cost(&self, n_rows: usize, n_before: usize) -> Cost {
-        let state = self.n_elements() * size_of::<f32>();
+        let state = self.n_elements() * self.dtype.n_bytes();
+        let running = self.n_elements() * size_of::<f32>();
         let per_element = if self.rule == Rule::Wkv { 6 } else { 4 };
         let open = (self.key_width() + self.value_width()) * size_of::<f32>();
         let n_bytes = match (n_rows, self.runs()) {
-            (1, true) => 2 * state,
+            (1, true) => 2 * running,
             (1, false) => state + n_before * open,
             _ => 2 * state * n_rows.div_ceil(STATE_CHUNK),
         };
@@ -131,6 +138,7 @@ impl Kind {
         let Self { n_key_heads, n_value_heads, key_dim, value_dim, .. } = self;
         let lane_bytes = StateStore::lane_bytes(&StateShape {
             layers: vec![self.layer()],
+            dtype: self.dtype,
             n_lanes: 1,
             n_snapshots: 0,
         });
@@ -144,7 +152,10 @@ impl Kind {
             n => format!("{n} tokens"),
         };
         Block {
-            variant: self.name().to_owned(),
+            variant: match self.dtype {
+                StateDtype::F32 => self.name().to_owned(),
+                dtype => format!("{} {dtype}", self.name()),
+            },
             shape: match self.rule {
                 Rule::Selective => {
                     format!("{value} x {key_dim}, {what}", value = self.value_width())
@@ -153,7 +164,8 @@ impl Kind {
             },
             multiplier: Multiplier::F32,
             calls: Box::new(move |cpu, visit| {
-                let shape = StateShape { layers: vec![self.layer()], n_lanes, n_snapshots: 0 };
+                let (layers, dtype) = (vec![self.layer()], self.dtype);
+                let shape = StateShape { layers, dtype, n_lanes, n_snapshots: 0 };
                 let mut store = StateStore::new(shape);
                 let rows = Rows::new(&self, n_rows.max(STATE_CHUNK + 1));
                 let mut out = vec![0.0; rows.v.len()];

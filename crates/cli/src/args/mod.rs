@@ -41,7 +41,7 @@ use std::num::NonZeroUsize;
 
 use clap::{Args, Parser, Subcommand};
 use pelton_base::TokenId;
-use pelton_model::KvDtype;
+use pelton_model::{KvDtype, StateDtype};
 
 pub(crate) use advise::AdviseArgs;
 pub(crate) use batch::BatchArgs;
@@ -358,7 +358,7 @@ pub(crate) struct InspectArgs {
     /// Load the weights too, and report time, peak memory and bytes read
     #[arg(long)]
     pub(crate) load: bool,
-    /// Storage of keys and values, for the memory that they take.
+    /// Storage of keys, values and states, for the memory that they take.
     #[command(flatten)]
     kv: KvArgs,
     /// Tokens of context to compute the memory for [default: the model's whole context]
@@ -376,6 +376,11 @@ impl InspectArgs {
     /// The value of `--kv-dtype`.
     pub(crate) fn kv_dtype(&self) -> KvDtype {
         self.kv.chosen().llm.kv_dtype.unwrap_or(KvDtype::Bf16)
+    }
+
+    /// The value of `--state-dtype`.
+    pub(crate) fn state_dtype(&self) -> StateDtype {
+        self.kv.chosen().llm.state_dtype
     }
 
     /// The model named, whichever way.

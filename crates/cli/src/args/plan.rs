@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use clap::{Args, Subcommand};
-use pelton_model::KvDtype;
+use pelton_model::{KvDtype, StateDtype};
 use pelton_plan::Split;
 
 use super::advise::{ADVISE_HELP_END, AdviseArgs};
@@ -76,7 +76,7 @@ pub(crate) struct PlanArgs {
     /// Format of the weights, such as q4_k; several for --table [default: as stored, else bf16]
     #[arg(long, value_name = "FORMAT", value_delimiter = ',', help_heading = "Workload")]
     pub(crate) weights: Vec<String>,
-    /// Storage of keys and values.
+    /// Storage of keys, values and states.
     #[command(flatten)]
     kv: KvArgs,
     /// Most tokens of a sequence; several for --table [default: 8192, or what the model reaches]
@@ -106,6 +106,11 @@ impl PlanArgs {
     /// The value of `--kv-dtype`.
     pub(crate) fn kv_dtype(&self) -> KvDtype {
         self.kv.chosen().llm.kv_dtype.unwrap_or(KvDtype::Bf16)
+    }
+
+    /// The value of `--state-dtype`.
+    pub(crate) fn state_dtype(&self) -> StateDtype {
+        self.kv.chosen().llm.state_dtype
     }
 
     /// The model named, whichever way.

@@ -234,6 +234,8 @@ mod tests {
             dry:
                 pelton_base::Dry { multiplier: _, base: _, allowed_length: _, last_n: _, breakers: _ },
             allowed_tokens: _,
+            // The model says what they are.
+            suppressed: _,
             bad_words: _,
             repetition_penalty: _,
             presence_penalty: _,

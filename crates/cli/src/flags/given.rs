@@ -58,8 +58,8 @@ selections! {
     MachineArgs = MachineFlags: |flag| flag.part == Part::Machine && flag.name != "packed-cache";
     /// `--threads` alone.
     ThreadsArgs = ThreadsFlags: |flag| flag.name == "threads";
-    /// `--kv-dtype` alone.
-    KvArgs = KvFlags: |flag| flag.name == "kv-dtype";
+    /// `--kv-dtype` and `--state-dtype`.
+    KvArgs = KvFlags: |flag| matches!(flag.name, "kv-dtype" | "state-dtype");
     /// `--threads` and `--compute`.
     ComputeArgs = ComputeFlags: |flag| matches!(flag.name, "threads" | "compute");
     /// `--draft-model` and `--spec-max`.

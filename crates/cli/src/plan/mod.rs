@@ -207,6 +207,7 @@ impl Report {
             memory_bytes: args.memory.unwrap_or(hardware.memory_bytes),
             weights,
             kv_dtype: args.kv_dtype(),
+            state_dtype: args.state_dtype(),
             block_tokens: BLOCK_TOKENS,
             context_tokens: lengths.context,
             batch: args.batch.get(),

@@ -234,6 +234,7 @@ fn way_words(way: &Way) -> String {
         Way::Batch { batch } => format!("--batch {batch}"),
         Way::Context { context } => format!("--context {context}"),
         Way::KvDtype { kv_dtype } => format!("--kv-dtype {kv_dtype}"),
+        Way::StateDtype { state_dtype } => format!("--state-dtype {state_dtype}"),
         Way::Weights { format, bits_per_weight } => {
             format!("--weights {format} ({bits_per_weight:.2} bits)")
         }

@@ -16,6 +16,7 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["swap-space"], "swap-memory"),
     (&["gpu-memory-utilization", "kv-cache-memory-bytes", "cache-size"], "kv-memory"),
     (&["kv-cache-dtype", "cache-type-k", "cache-type-v"], "kv-dtype"),
+    (&["state-type", "mamba-ssm-cache-dtype", "mamba-cache-dtype"], "state-dtype"),
     (&["dtype", "precision"], "compute"),
     (&["speculative-model", "model-draft"], "draft-model"),
     (&["draft-max", "num-speculative-tokens"], "spec-max"),

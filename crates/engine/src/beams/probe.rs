@@ -4,10 +4,11 @@
 //! notes when the step is over, so the lock is never waited for.
 //!
 //! Tokens are ruled out before the candidates are chosen: those that the rule of the answer forbids,
-//! those that are not among `allowed_tokens`, and stop tokens before `min_tokens`. The log
+//! those that are not among `allowed_tokens`, those that the model suppresses, and stop tokens before
+//! `min_tokens`. The log
 //! probabilities of the others stay the model's own.
 
-use pelton_base::{Ask, RuleState, TokenId, TokenSet};
+use pelton_base::{Ask, RuleState, SuppressedTokens, TokenId, TokenSet};
 use pelton_sampling::{Candidates, LogitsProcessor, RowContext};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +21,7 @@ pub(crate) struct Lens {
     ends: Vec<TokenId>,
     /// `None` for all tokens.
     allowed: Option<Vec<TokenId>>,
+    suppressed: SuppressedTokens,
     scratch: Mutex<Scratch>,
 }
 
@@ -59,6 +61,7 @@ impl Lens {
             min_tokens: ask.sampling.min_tokens,
             ends: ask.stop_tokens.clone(),
             allowed: ask.sampling.allowed_tokens.clone(),
+            suppressed: ask.sampling.suppressed.clone(),
             scratch: Mutex::default(),
         }
     }
@@ -67,7 +70,8 @@ impl Lens {
         let Scratch { finder, masked, set } = &mut *lock(&self.scratch);
         let is_early = n_generated < self.min_tokens && !self.ends.is_empty();
         let candidates = notes.candidates.get_or_insert_default();
-        if notes.rule.is_none() && self.allowed.is_none() && !is_early {
+        let is_free = notes.rule.is_none() && self.allowed.is_none() && self.suppressed.is_empty();
+        if is_free && !is_early {
             return finder.find(logits, logits, self.n, candidates);
         }
         masked.clear();
@@ -82,8 +86,9 @@ impl Lens {
             allowed.iter().for_each(|&token| set.insert(token));
             keep(masked, set);
         }
-        for end in self.ends.iter().filter(|_| is_early) {
-            if let Some(logit) = masked.get_mut(end.0 as usize) {
+        let ends = self.ends.iter().copied().filter(|_| is_early);
+        for token in ends.chain(self.suppressed.at(n_generated)) {
+            if let Some(logit) = masked.get_mut(token.0 as usize) {
                 *logit = f32::NEG_INFINITY;
             }
         }

@@ -17,7 +17,7 @@ use pelton_base::{Ask, KvWindows, RuleState, SamplingParams, ServiceParams, Toke
 use pelton_engine::spec::Verification;
 use pelton_engine::{EngineConfig, EngineMetrics, SampledToken, SpecMethod, SpecStats};
 use pelton_kernels::Kernels;
-use pelton_model::{Compute, ModelFiles};
+use pelton_model::{Compute, ModelFiles, StateDtype};
 use pelton_sched::{Choices, PreemptionMode};
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ struct Law {
     name: String,
     files: ModelFiles,
     compute: Compute,
+    /// How states are stored in every world.
+    state_dtype: StateDtype,
     alone: Vec<Answer>,
 }
 
@@ -38,6 +40,7 @@ impl Law {
     }
 
     fn holds_for(&self, what: &str, world: &World, requests: Vec<Ask>) -> EngineMetrics {
+        let world = &World { state_dtype: self.state_dtype, ..world.clone() };
         let (answers, metrics) = answers(&self.files, self.compute, world, requests, true);
         for (i, (got, expected)) in answers.iter().zip(&self.alone).enumerate() {
             assert_eq!(got, expected, "{}: request {i}, {what}", self.name);
@@ -62,7 +65,8 @@ fn law_holds_for(fixture: &str) {
             assert!(tokens.iter().all(|sampled| rule.accept(sampled.token)), "{tokens:?}");
         }
         let n_steps_alone = metrics.n_steps;
-        let law = Law { name: format!("{fixture} {format}"), files, compute, alone };
+        let (name, state_dtype) = (format!("{fixture} {format}"), StateDtype::F32);
+        let law = Law { name, files, compute, state_dtype, alone };
 
         law.holds("in a batch of eight", &plain);
         let bounded = |max_step| {

@@ -4,18 +4,22 @@
 use pelton_base::{Ask, RequestId, ServiceParams};
 use pelton_engine::{EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig};
 use pelton_kernels::{Cpu, Kernels};
-use pelton_model::{CHUNK_TOKENS, Compute, CpuDevice, LoadOptions, load};
+use pelton_model::{CHUNK_TOKENS, Compute, CpuDevice, LoadOptions, StateDtype, load};
 use pelton_sched::{Choices, PreemptionMode};
 
 use crate::worlds::*;
 use crate::{Law, from_texts_and_with_all_kernels, in_little_memory};
 
 fn law_holds_for(fixture: &str) {
-    for compute in [Compute::Auto, Compute::F32] {
+    use Compute::{Auto, F32};
+    for (compute, state_dtype) in
+        [(Auto, StateDtype::F32), (Auto, StateDtype::Bf16), (F32, StateDtype::Bf16)]
+    {
         let (files, _folder) = open_folder(fixture);
-        let plain = World::plain();
+        let plain = World { state_dtype, ..World::plain() };
         let (alone, _) = answers(&files, compute, &plain, requests(), false);
-        let law = Law { name: format!("{fixture} {compute:?}"), files, compute, alone };
+        let name = format!("{fixture} {compute:?}, states in {state_dtype}");
+        let law = Law { name, files, compute, state_dtype, alone };
         law.holds("in a batch of eight", &plain);
         // Only tokens up to a border of a chunk are swapped, and these requests are short.
         in_little_memory(&law);
@@ -91,11 +95,19 @@ fn short_convolutions_answer_alike_in_every_world() {
 
 #[test]
 fn every_turn_of_a_conversation_computes_its_own_tokens_and_a_chunk_at_most() {
-    let (files, _folder) = open_folder("qwen3-next");
-    let (n_prompt, n_cached) = conversation(&files, 8);
-    // The new tokens of each turn, and the tokens after the last border of the turn before.
-    let (n_computed, n_most) = (n_prompt - n_cached, 90 + 7 * (50 + CHUNK_TOKENS));
-    assert!(n_computed <= n_most, "{n_computed} of {n_prompt} tokens, at most {n_most}");
+    for (fixture, state_dtype) in [
+        ("qwen3-next", StateDtype::F32),
+        ("qwen3-next", StateDtype::Bf16),
+        ("jamba", StateDtype::Bf16),
+        ("rwkv7", StateDtype::Bf16),
+    ] {
+        let (files, _folder) = open_folder(fixture);
+        let world = World { state_dtype, ..World::plain() };
+        let (n_prompt, n_cached) = conversation(&files, &world, 8);
+        // The new tokens of each turn, and the tokens after the last border of the turn before.
+        let (n_computed, n_most) = (n_prompt - n_cached, 90 + 7 * (50 + CHUNK_TOKENS));
+        assert!(n_computed <= n_most, "{n_computed} of {n_prompt} tokens, at most {n_most}");
+    }
 }
 
 #[test]
@@ -137,21 +149,24 @@ fn requests_that_come_at_once_compute_their_common_prompt_once() {
 #[test]
 fn requests_that_are_swapped_out_come_back_with_their_states() {
     for fixture in ["qwen3-next", "jamba", "falcon-h1", "kimi-linear", "rwkv7"] {
-        swapped_out_and_in(fixture);
+        for state_dtype in StateDtype::ALL {
+            swapped_out_and_in(fixture, state_dtype);
+        }
     }
 }
 
-fn swapped_out_and_in(fixture: &str) {
+fn swapped_out_and_in(fixture: &str, state_dtype: StateDtype) {
     let (files, _folder) = open_folder(fixture);
     let asked: Vec<Ask> =
         (0..5).map(|i| ask(tokens(i, 130 + 20 * i as usize), 40 + 10 * i as usize)).collect();
-    let (alone, _) = answers(&files, Compute::Auto, &World::plain(), asked.clone(), false);
+    let plain = World { state_dtype, ..World::plain() };
+    let (alone, _) = answers(&files, Compute::Auto, &plain, asked.clone(), false);
     for preemption in [PreemptionMode::Swap, PreemptionMode::Recompute] {
         let choices = Choices { preemption, ..Choices::default() };
         let config = EngineConfig { choices, ..EngineConfig::default() };
-        let world = World { n_blocks: 230, n_host_blocks: 400, config, ..World::plain() };
+        let world = World { n_blocks: 230, n_host_blocks: 400, config, ..plain.clone() };
         let (got, metrics) = answers(&files, Compute::Auto, &world, asked.clone(), true);
-        assert_eq!(got, alone, "{preemption:?}");
+        assert_eq!(got, alone, "{fixture}, states in {state_dtype}, {preemption:?}");
         assert!(metrics.n_preemptions > 0, "{metrics:?}");
         let swaps = preemption == PreemptionMode::Swap;
         assert_eq!(metrics.swapped_in_blocks > 0, swaps, "{metrics:?}");
@@ -161,11 +176,14 @@ fn swapped_out_and_in(fixture: &str) {
 #[test]
 fn choices_and_continuations_begin_with_the_state_of_what_they_continue() {
     for fixture in ["qwen3-next", "jamba", "falcon-h1", "rwkv7"] {
-        forked_and_continued(fixture);
+        for state_dtype in StateDtype::ALL {
+            forked_and_continued(fixture, state_dtype);
+        }
     }
 }
 
-fn forked_and_continued(fixture: &str) {
+fn forked_and_continued(fixture: &str, state_dtype: StateDtype) {
+    let plain = World { state_dtype, ..World::plain() };
     let (files, _folder) = open_folder(fixture);
     let choices = |fork_of: Option<RequestId>| {
         let service = ServiceParams { fork_of, ..ServiceParams::default() };
@@ -175,12 +193,30 @@ fn forked_and_continued(fixture: &str) {
     let uncached = Choices { prefix_cache: false, ..Choices::default() };
     for choices_of in [Choices::default(), uncached] {
         let config = EngineConfig { choices: choices_of, ..EngineConfig::default() };
-        let world = World { config, ..World::plain() };
-        let (apart, _) = answers(&files, Compute::Auto, &World::plain(), choices(None), false);
+        let world = World { config, ..plain.clone() };
+        let (apart, _) = answers(&files, Compute::Auto, &plain, choices(None), false);
         let fork = Some(RequestId(0));
         let (forked, metrics) = answers(&files, Compute::Auto, &world, choices(fork), true);
         assert_eq!(forked, apart);
         assert!(metrics.cached_prompt_tokens >= 2 * 149, "{metrics:?}");
+    }
+}
+
+#[test]
+fn states_in_bf16_change_log_probabilities_behind_the_first_border_alone() {
+    for fixture in ["qwen3-next", "kimi-linear", "granite-hybrid", "jamba", "rwkv7"] {
+        let (files, _folder) = open_folder(fixture);
+        let [exact, rounded] = StateDtype::ALL.map(|state_dtype| {
+            let world = World { state_dtype, ..World::plain() };
+            let logprobs = |prompt| {
+                let mut asked = ask(prompt, 8);
+                asked.sampling.logprobs = Some(0);
+                answers(&files, Compute::F32, &world, vec![asked], false).0.swap_remove(0)
+            };
+            [logprobs(tokens(3, 40)), logprobs(tokens(3, 100))]
+        });
+        assert_eq!(exact[0], rounded[0], "{fixture}: before the border");
+        assert_ne!(exact[1], rounded[1], "{fixture}: behind the border");
     }
 }
 

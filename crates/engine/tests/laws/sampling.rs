@@ -1,9 +1,11 @@
 //! Requests that ask for more than temperature, top-k, top-p and min-p: the same tokens in every
 //! world, though Mirostat, DRY, bad words and a window of penalties follow the tokens so far.
 
-use pelton_base::{Ask, Dry, Dynatemp, Mirostat, SamplerStage, SamplingParams, TokenId, Xtc};
+use pelton_base::{
+    Ask, Dry, Dynatemp, Mirostat, SamplerStage, SamplingParams, SuppressedTokens, TokenId, Xtc,
+};
 use pelton_engine::{EngineConfig, SpecMethod};
-use pelton_model::Compute;
+use pelton_model::{Compute, StateDtype};
 use pelton_sched::Choices;
 
 use crate::worlds::*;
@@ -57,7 +59,8 @@ fn rare_parameters_answer_alike_in_every_world() {
     for (i, (rare, usual)) in alone.iter().zip(&usual).enumerate() {
         assert_ne!(rare.0, usual.0, "request {i} asks for something that does something");
     }
-    let law = Law { name: format!("{fixture}, rare parameters"), files, compute, alone };
+    let (name, state_dtype) = (format!("{fixture}, rare parameters"), StateDtype::F32);
+    let law = Law { name, files, compute, state_dtype, alone };
     let holds = |what: &str, world: &World| law.holds_for(what, world, rare_requests());
     holds("in a batch of eight", &plain);
     let chunks = EngineConfig { choices: chunked(), ..Default::default() };
@@ -81,4 +84,48 @@ fn rare_parameters_answer_alike_in_every_world() {
     }
     let all = World { n_threads: 2, config: everything(), ..swapped(84) };
     holds("with everything at once", &all);
+}
+
+/// Greedy requests that report nothing, whose likeliest tokens the model may compute without logits.
+fn greedy_requests(suppressed: &SuppressedTokens, favoured: &[TokenId]) -> Vec<Ask> {
+    let greedy = SamplingParams {
+        suppressed: suppressed.clone(),
+        logit_bias: favoured.iter().map(|token| (*token, 50.0)).collect(),
+        ..SamplingParams::greedy()
+    };
+    let greedy = |ask: Ask| Ask { sampling: greedy.clone(), constraint: None, ..ask };
+    requests().into_iter().map(greedy).collect()
+}
+
+#[test]
+fn suppressed_tokens_never_come_drafted_or_not_and_greedy_requests_skip_them() {
+    let (fixture, compute) = ("qwen3", Compute::Auto);
+    let (files, _folder) = open(fixture, "Q8_0");
+    let plain = World::plain();
+    let none = SuppressedTokens::default();
+    let (usual, _) = answers(&files, compute, &plain, greedy_requests(&none, &[]), false);
+    let token = |answer: usize, place: usize| usual[answer].0[place].token;
+    let always = SuppressedTokens { always: [token(0, 1), token(1, 3)].into(), ..none.clone() };
+    let first = SuppressedTokens { first: [token(0, 0), token(2, 0)].into(), ..none };
+    // A bias brings no suppressed token back.
+    let biased = (always.clone(), vec![token(0, 1)]);
+    for (suppressed, favoured) in [(always, vec![]), (first, vec![]), biased] {
+        let asked = || greedy_requests(&suppressed, &favoured);
+        let (alone, _) = answers(&files, compute, &plain, asked(), false);
+        assert_ne!(alone[0].0, usual[0].0, "the likeliest tokens are forbidden");
+        for (tokens, ..) in &alone {
+            for (i, sampled) in tokens.iter().enumerate() {
+                assert!(suppressed.at(i).all(|token| token != sampled.token), "{tokens:?}");
+            }
+        }
+        let (name, state_dtype) = (format!("{fixture}, {suppressed:?}"), StateDtype::F32);
+        let (files, _folder) = open(fixture, "Q8_0");
+        let law = Law { name, files, compute, state_dtype, alone };
+        law.holds_for("in a batch of eight", &plain, asked());
+        for method in [SpecMethod::Draft, SpecMethod::EarlyExit, SpecMethod::Suffix] {
+            let drafting = World { config: forced(method), ..plain.clone() };
+            let metrics = law.holds_for(method.name(), &drafting, asked());
+            assert!(metrics.spec.n_drafted > 0, "{method:?}: {metrics:?}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //! behind it, and as little memory as is said.
 
 use pelton_engine::{EngineConfig, SpecMethod};
-use pelton_model::{Compute, ModelFiles};
+use pelton_model::{Compute, ModelFiles, StateDtype};
 use pelton_sched::{Choices, PreemptionMode};
 use pelton_testkit::golden::decoders;
 
@@ -15,7 +15,8 @@ fn law_holds_for(fixture: &str) {
     let compute = Compute::Auto;
     let plain = World::plain();
     let (alone, _) = answers(&files, compute, &plain, requests(), false);
-    let law = Law { name: fixture.to_owned(), files, compute, alone };
+    let (name, state_dtype) = (fixture.to_owned(), StateDtype::F32);
+    let law = Law { name, files, compute, state_dtype, alone };
     law.holds("in a batch of eight", &plain);
     in_little_memory(&law);
     from_texts_and_with_all_kernels(&law);
@@ -81,7 +82,7 @@ fn a_long_sequence_fits_into_its_window_and_the_layers_without_one() {
 fn every_turn_of_a_conversation_computes_its_own_tokens_and_a_block_at_most() {
     for fixture in ["gemma3", "gemma4", "llama4", "mistral"] {
         let (files, _folder) = open_folder(fixture);
-        let (n_prompt, n_cached) = conversation(&files, 6);
+        let (n_prompt, n_cached) = conversation(&files, &World::plain(), 6);
         let (n_computed, n_most) = (n_prompt - n_cached, 90 + 5 * (50 + BLOCK));
         assert!(n_computed <= n_most, "{fixture}: {n_computed} of {n_prompt}, at most {n_most}");
     }

@@ -13,7 +13,9 @@ use pelton_engine::{
     SampledToken, Sources, SpecConfig, SpecMethod, TokenStream,
 };
 use pelton_kernels::{Cpu, Kernels};
-use pelton_model::{Compute, CpuDevice, LoadOptions, ModelFiles, export_gguf, load as load_model};
+use pelton_model::{
+    Compute, CpuDevice, LoadOptions, ModelFiles, StateDtype, export_gguf, load as load_model,
+};
 use pelton_sched::{Choices, PolicyKind, PreemptionMode, SchedulerOutput};
 use pelton_testkit::golden::decoder_named;
 use std::sync::Arc;
@@ -169,8 +171,8 @@ pub(crate) fn tokens(seed: u32, n: usize) -> Vec<TokenId> {
 /// Holds a conversation whose turns add 30 tokens and are answered by 20, the first by 90, and compares
 /// each answer with that of its prompt alone. Returns the tokens of all prompts, and how many of them
 /// were cached.
-pub(crate) fn conversation(files: &ModelFiles, n_turns: u32) -> (usize, usize) {
-    let (engine, hold) = start(files, Compute::Auto, &World::plain());
+pub(crate) fn conversation(files: &ModelFiles, world: &World, n_turns: u32) -> (usize, usize) {
+    let (engine, hold) = start(files, Compute::Auto, world);
     drop(hold);
     let mut text = tokens(1, 90);
     let (mut n_prompt, mut turns) = (0, Vec::new());
@@ -183,7 +185,7 @@ pub(crate) fn conversation(files: &ModelFiles, n_turns: u32) -> (usize, usize) {
     }
     let metrics = stop(engine);
     for (prompt, answer) in turns {
-        let alone = answers(files, Compute::Auto, &World::plain(), vec![ask(prompt, 20)], false);
+        let alone = answers(files, Compute::Auto, world, vec![ask(prompt, 20)], false);
         assert_eq!(answer, alone.0[0]);
     }
     (n_prompt, metrics.cached_prompt_tokens as usize)
@@ -201,6 +203,8 @@ pub(crate) struct World {
     pub(crate) pool: Option<u32>,
     pub(crate) n_host_blocks: u32,
     pub(crate) sampled_vocab: Option<usize>,
+    /// How states are stored.
+    pub(crate) state_dtype: StateDtype,
     /// Whether drafts are trees.
     pub(crate) branches: bool,
     /// The executor panics once, here.
@@ -226,6 +230,7 @@ impl World {
             pool: None,
             n_host_blocks: 0,
             sampled_vocab: None,
+            state_dtype: StateDtype::F32,
             branches: false,
             panics: None,
             config: EngineConfig::default(),
@@ -334,7 +339,8 @@ pub(crate) fn start(
     world: &World,
 ) -> (EngineHandle, Sender<()>) {
     let backend = CpuDevice::new(Cpu::with(world.kernels, world.n_threads));
-    let options = LoadOptions { compute, ..LoadOptions::default() };
+    let state_dtype = world.state_dtype;
+    let options = LoadOptions { compute, state_dtype, ..LoadOptions::default() };
     let decoder = load_model(files, backend, &options).expect("it loads");
     let n_groups = decoder.spec().kv_windows().map_or(1, |windows| windows.n_groups() as u32);
     let config = ModelExecutorConfig {

@@ -333,6 +333,7 @@ fn assembled(tokenizer: Arc<Tokenizer>, engine: EngineHandle, weight_bytes: u64)
         engine,
         eos: vec![END],
         sampling: Some(SamplingParams::greedy()),
+        suppressed: Default::default(),
         share_prefixes: false,
         verification: pelton_llm::Verification::Match,
     });

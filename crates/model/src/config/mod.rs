@@ -23,7 +23,9 @@ use rope::RopeFields;
 pub(crate) use rope::{read_factor, read_theta};
 use scheme::read_scheme;
 pub(crate) use scheme::{parse_scheme, parse_scheme_file};
-pub(crate) use values::{generation_eos_tokens, read_act, read_cap, read_eps, read_tokens};
+pub(crate) use values::{
+    generation_eos_tokens, generation_suppressed, read_act, read_cap, read_eps, read_tokens,
+};
 use values::{read_layer_types, read_window};
 
 /// The part of a checkpoint's configuration that architectures read, checked.

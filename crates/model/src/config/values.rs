@@ -1,6 +1,8 @@
 //! Values of a config that stand by themselves: norms, activations, windows, tokens.
 
-use pelton_base::{TokenId, limits};
+use std::sync::Arc;
+
+use pelton_base::{SuppressedTokens, TokenId, limits};
 use serde_json::Value;
 
 use super::Window;
@@ -84,12 +86,36 @@ pub(crate) fn read_tokens(
 ) -> Result<Vec<TokenId>, ConfigError> {
     const MOST_TOKENS: usize = 256;
     let expected = "a token id or a list of up to 256 token ids";
-    let items = match field.value() {
-        None => return Ok(Vec::new()),
-        Some(Value::Array(items)) if items.len() <= MOST_TOKENS => items.as_slice(),
-        Some(value @ Value::Number(_)) => std::slice::from_ref(value),
-        Some(_) => return Err(field.error(expected)),
-    };
+    match field.value() {
+        Some(value @ Value::Number(_)) => {
+            read_ids(field, std::slice::from_ref(value), vocab_size, expected)
+        }
+        _ => read_list(field, vocab_size, MOST_TOKENS, expected),
+    }
+}
+
+/// A list of at most `most` token ids, or nothing.
+fn read_list(
+    field: &Field<'_>,
+    vocab_size: usize,
+    most: usize,
+    expected: &str,
+) -> Result<Vec<TokenId>, ConfigError> {
+    match field.value() {
+        None => Ok(Vec::new()),
+        Some(Value::Array(items)) if items.len() <= most => {
+            read_ids(field, items, vocab_size, expected)
+        }
+        Some(_) => Err(field.error(expected)),
+    }
+}
+
+fn read_ids(
+    field: &Field<'_>,
+    items: &[Value],
+    vocab_size: usize,
+    expected: &str,
+) -> Result<Vec<TokenId>, ConfigError> {
     let mut tokens = Vec::with_capacity(items.len());
     for item in items {
         // Some configs write -1 for "none".
@@ -99,6 +125,23 @@ pub(crate) fn read_tokens(
         }
     }
     Ok(tokens)
+}
+
+/// The suppressed tokens of a `generation_config.json`; an unreadable one has none.
+pub(crate) fn generation_suppressed(
+    bytes: &[u8],
+    vocab_size: usize,
+) -> Result<SuppressedTokens, ConfigError> {
+    let Ok(value) = parse_json(bytes) else { return Ok(SuppressedTokens::default()) };
+    let root = Field::new("", Some(&value));
+    let read = |name: &str| -> Result<Arc<[TokenId]>, ConfigError> {
+        let expected = "a list of up to 65536 token ids";
+        let mut tokens = read_list(&root.get(name), vocab_size, limits::ALLOWED_TOKENS, expected)?;
+        tokens.sort_unstable();
+        tokens.dedup();
+        Ok(tokens.into())
+    };
+    Ok(SuppressedTokens { always: read("suppress_tokens")?, first: read("begin_suppress_tokens")? })
 }
 
 /// The end-of-text tokens of a `generation_config.json`; an unreadable one has none.

@@ -42,8 +42,13 @@ impl<D: Ops> Decoder<D> {
         n_lanes: usize,
         n_snapshots: usize,
     ) -> std::io::Result<D::Kv> {
-        let states = StateShape::of(&self.spec).with_room(n_lanes, n_snapshots);
+        let states = self.state_shape().with_room(n_lanes, n_snapshots);
         self.device.new_kv(&self.kv_shape(n_blocks, block_size), &states)
+    }
+
+    /// The states of this model's recurrent layers, without room for any sequence.
+    pub fn state_shape(&self) -> StateShape {
+        StateShape::of(&self.spec, self.state_dtype)
     }
 
     /// A KV cache in f32 for [`hidden`](Self::hidden): of one layer, unless layers read what other layers

@@ -34,7 +34,7 @@ mod source;
 mod walk;
 
 use pelton_base::TokenId;
-use pelton_tensor::KvDtype;
+use pelton_tensor::{KvDtype, StateDtype};
 
 use crate::arch::{ArchSpec, MemoryPlace};
 use crate::device::{ForwardSequence, GreedyRows, Head, Ops};
@@ -53,6 +53,7 @@ pub use walk::{LayerWalk, Reads, Tap, TextRows};
 pub struct Decoder<D: Ops> {
     spec: ArchSpec,
     kv_dtype: KvDtype,
+    state_dtype: StateDtype,
     ropes: Vec<RopeTable>,
     /// The place of each layer's memory.
     places: Vec<MemoryPlace>,
@@ -104,7 +105,12 @@ enum Wanted<'a> {
 }
 
 impl<D: Ops> Decoder<D> {
-    pub(crate) fn new(spec: ArchSpec, weights: Weights<D>, device: D, kv_dtype: KvDtype) -> Self {
+    pub(crate) fn new(
+        spec: ArchSpec,
+        weights: Weights<D>,
+        device: D,
+        (kv_dtype, state_dtype): (KvDtype, StateDtype),
+    ) -> Self {
         let hidden = spec.hidden_size;
         // Every projection that reads a norm; two norms side by side write the same buffer.
         let of_encoder = weights.encoder.iter().flat_map(|encoder| &encoder.layers);
@@ -125,7 +131,7 @@ impl<D: Ops> Decoder<D> {
         let buffers = Buffers::new(&spec, &device, normed);
         let ropes = spec.ropes.iter().map(|rope| rope.table(spec.max_context)).collect();
         let places = spec.memory_places();
-        Self { spec, kv_dtype, ropes, places, weights, device, buffers, laps: None }
+        Self { spec, kv_dtype, state_dtype, ropes, places, weights, device, buffers, laps: None }
     }
 
     /// Computes the step and writes the logits of the rows asked for.

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use pelton_base::{Act, TokenId};
 use pelton_quant::Compute;
-use pelton_tensor::{DType, KvDtype, TensorView};
+use pelton_tensor::{DType, KvDtype, StateDtype, TensorView};
 
 use super::pass::{Layer, Pass};
 use super::{Buffers, ForwardInput};
@@ -112,7 +112,7 @@ impl<D: Ops> LayerWalk<D> {
         let ends = walk_ends(files, &spec, &device)?;
         let n_blocks = n_tokens.div_ceil(BLOCK_TOKENS);
         let shape = KvFootprint::new::<D>(&spec, KvDtype::F32, BLOCK_TOKENS).with_blocks(n_blocks);
-        let mut states = StateShape::of(&spec).with_room(1, 0);
+        let mut states = StateShape::of(&spec, StateDtype::F32).with_room(1, 0);
         states.layers.truncate(1);
         let kv = device.new_kv(&KvShape { n_layers: 1, ..shape.shape }, &states);
         let kv = kv.map_err(ModelError::io(files.path()))?;

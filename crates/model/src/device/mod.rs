@@ -31,7 +31,7 @@ use pelton_quant::{Compute, QuantError};
 
 use crate::comm::Communicator;
 use crate::kv::{KvPlace, KvShape};
-use crate::state::{StateBytes, StateCopy, StateLayer, StateShape};
+use crate::state::{StateBytes, StateCopy, StateShape};
 
 pub use ops::{
     AttentionOp, ConvOp, CrossOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp,
@@ -119,8 +119,8 @@ pub trait Device: Sized + Send {
     /// Bytes of one block of a cache of this shape, over all layers, keys and values.
     fn kv_block_bytes(shape: &KvShape) -> usize;
 
-    /// Bytes of the states of one sequence in all these layers.
-    fn state_bytes(layers: &[StateLayer]) -> StateBytes;
+    /// Bytes of the states of one sequence in all layers of this shape.
+    fn state_bytes(states: &StateShape) -> StateBytes;
 
     /// A KV cache, with room for the states of recurrent layers.
     ///

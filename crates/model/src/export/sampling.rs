@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pelton_tensor::GgufValue;
+use pelton_tensor::{GgufArray, GgufValue};
 
 use super::read_json;
 use crate::error::ModelError;
@@ -26,11 +26,16 @@ const fn float(name: &'static str, key: &'static str) -> Field {
     Field { name, key, store: |x| GgufValue::F32(x as f32) }
 }
 
-/// The keys for what the folder recommends; none when it says nothing.
+/// The keys for what the folder recommends and forbids; none when it says nothing.
 pub(super) fn recommended(folder: &Path) -> Result<Vec<(&'static str, GgufValue)>, ModelError> {
     let config = read_json(&folder.join("generation_config.json"))?.unwrap_or_default();
     let said = |field: &Field| config[field.name].as_f64().map(|x| (field.key, (field.store)(x)));
-    Ok(FIELDS.iter().filter_map(said).collect())
+    let mut keys: Vec<_> = FIELDS.iter().filter_map(said).collect();
+    if let Some(tokens) = config["suppress_tokens"].as_array().filter(|list| !list.is_empty()) {
+        let ids = tokens.iter().filter_map(|id| i32::try_from(id.as_i64()?).ok()).collect();
+        keys.push(("tokenizer.ggml.suppress_tokens", GgufValue::Array(GgufArray::I32(ids))));
+    }
+    Ok(keys)
 }
 
 #[cfg(test)]
@@ -42,11 +47,15 @@ mod tests {
         let folder = tempfile::tempdir().expect("temp");
         assert_eq!(recommended(folder.path()).expect("no file"), Vec::new());
         let file = folder.path().join("generation_config.json");
-        std::fs::write(&file, br#"{"temperature": 0.5, "top_k": 40, "eos_token_id": 2}"#)
-            .expect("written");
+        std::fs::write(
+            &file,
+            br#"{"temperature": 0.5, "top_k": 40, "eos_token_id": 2, "suppress_tokens": [3]}"#,
+        )
+        .expect("written");
         let expected = vec![
             ("general.sampling.temp", GgufValue::F32(0.5)),
             ("general.sampling.top_k", GgufValue::I32(40)),
+            ("tokenizer.ggml.suppress_tokens", GgufValue::Array(GgufArray::I32(vec![3]))),
         ];
         assert_eq!(recommended(folder.path()).expect("well formed"), expected);
         std::fs::write(&file, b"[").expect("written");

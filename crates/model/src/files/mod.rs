@@ -3,6 +3,7 @@
 pub(crate) mod gguf;
 pub(crate) mod names;
 mod patched;
+mod suppressed;
 
 use std::path::{Path, PathBuf};
 

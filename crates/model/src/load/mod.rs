@@ -31,7 +31,7 @@ pub use cache::PackedCache;
 pub use matrices::{FoldNorm, LayerMatrix, LayerShape, StoredRows, layer_shape, outer_modules};
 
 use pelton_quant::Compute;
-use pelton_tensor::KvDtype;
+use pelton_tensor::{KvDtype, StateDtype};
 
 use crate::arch::{ArchSpec, Mixer};
 use crate::comm::Communicator;
@@ -60,6 +60,8 @@ pub struct LoadOptions<'a> {
     pub n_threads: Option<usize>,
     /// How keys and values are stored; by default bf16, or f32 with [`Compute::F32`].
     pub kv_dtype: Option<KvDtype>,
+    /// How the states of recurrent layers are stored at borders of chunks.
+    pub state_dtype: StateDtype,
     /// Longest sequence to serve, in tokens; by default what the model declares. Scalings that
     /// depend on the length (dynamic NTK, LongRoPE) are fixed by it.
     pub max_context: Option<usize>,
@@ -223,7 +225,7 @@ pub fn load<B: Ops>(
         Compute::F32 => KvDtype::F32,
         _ => KvDtype::Bf16,
     });
-    Ok(Decoder::new(spec, weights, device, kv_dtype))
+    Ok(Decoder::new(spec, weights, device, (kv_dtype, options.state_dtype)))
 }
 
 /// Checks that every tensor the configuration asks for is there, in a shape and type that can be

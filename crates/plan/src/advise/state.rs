@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pelton_model::{KvDtype, ModelOutline};
+use pelton_model::{KvDtype, ModelOutline, StateDtype};
 use pelton_quant::for_name;
 use serde::Deserialize;
 
@@ -117,6 +117,7 @@ impl Bench<'_> {
                 memory_bytes,
                 weights: state.weights,
                 kv_dtype: state.kv_dtype,
+                state_dtype: StateDtype::F32,
                 block_tokens,
                 context_tokens: self.pool_tokens(batch),
                 batch,

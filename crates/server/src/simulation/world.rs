@@ -114,6 +114,7 @@ impl House {
                 engine,
                 eos: vec![END],
                 sampling: Some(SamplingParams::greedy()),
+                suppressed: Default::default(),
                 share_prefixes: true,
                 verification: Verification::Match,
             })

@@ -31,7 +31,7 @@ use pelton_model::device::{MatrixSource, PackedForm, PackedSize, StoredMatrix};
 use pelton_model::rope::RopeTable;
 use pelton_model::{
     CHUNK_TOKENS, Communicator, Compute, Device, KvDtype, KvPlace, KvShape, StateBytes, StateCopy,
-    StateLayer, StateShape,
+    StateDtype, StateLayer, StateShape,
 };
 use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_quant::{QuantError, dequantize_tensor};
@@ -300,7 +300,8 @@ impl Device for PlainDevice {
     }
 
     /// In f32, of which the states themselves are kept in f64.
-    fn state_bytes(layers: &[StateLayer]) -> StateBytes {
+    fn state_bytes(states: &StateShape) -> StateBytes {
+        let layers = &states.layers;
         let rows = |layer: &StateLayer| {
             // Everything that is projected: at most two numbers per head beside values and gates, or a
             // number per head and one per element of a key.
@@ -323,8 +324,12 @@ impl Device for PlainDevice {
         kv.states.copy_row(lane, from, to);
     }
 
-    /// Keys and values are stored in f32 and in no other type.
+    /// Keys and values are stored in f32 and in no other type, states in f64.
     fn new_kv(&self, shape: &KvShape, states: &StateShape) -> std::io::Result<PlainKv> {
+        if states.dtype != StateDtype::F32 {
+            let why = format!("states in {}: the plain device has f64 alone", states.dtype);
+            return Err(Error::new(ErrorKind::Unsupported, why));
+        }
         if shape.dtype != KvDtype::F32 {
             let why = format!("keys and values in {}: the plain device has f32 alone", shape.dtype);
             return Err(Error::new(ErrorKind::Unsupported, why));

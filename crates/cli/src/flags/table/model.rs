@@ -1,7 +1,7 @@
 //! Flags that say which model is used, and how it reads and writes.
 
 use pelton_llm::LogprobsMode;
-use pelton_model::{Compute, KvDtype};
+use pelton_model::{Compute, KvDtype, StateDtype};
 
 use super::super::place::{Choice, place};
 use super::super::{Flag, Kind, Part};
@@ -48,6 +48,17 @@ pub(super) static MODEL: &[Flag] = &[
         help: "Storage of keys and values: smaller types hold longer contexts with less precision",
         default: "bf16, or f32 with --compute f32",
         place: place!(llm.kv_dtype),
+    },
+    Flag {
+        name: "state-dtype",
+        short: None,
+        part: Part::Machine,
+        kind: Kind::Names(StateDtype::names),
+        value: "TYPE",
+        help: "Storage of the states of recurrent layers: bf16 takes half of the memory, and rounds a \
+               state once in 64 tokens",
+        default: "",
+        place: place!(llm.state_dtype),
     },
     Flag {
         name: "max-context",

@@ -19,6 +19,7 @@
 //! | [`conv`] | the causal convolution over time |
 //! | [`scan`], [`input`] | the recurrence: how a step is shared by the team |
 //! | [`dots`], [`project`], [`solve`] | its kernels |
+//! | [`element`] | the types in which states are stored at borders |
 //! | [`selective`] | the recurrence with a decay per channel and element of its state |
 //! | [`wkv`], [`wkv_row`] | the recurrence with removal keys of its own (RWKV-7) |
 //! | [`replay`] | where recurrences that go row by row begin, and what they keep |
@@ -38,6 +39,9 @@
 //!                           S' takes exp(G[63] - G[i]) ∘ k[i] and u[i]
 //! convolution               bias or 0, then fma(w[j], x, ..), j ascending
 //! ```
+//!
+//! Where states are stored in bf16, `S` at a border is rounded to it, to nearest with ties to even, when
+//! it is stored, and widened wherever it is read.
 //!
 //! No sum crosses lanes, so a row alone, a tile of four and every instruction set add alike. Rows
 //! that are not seen are not added, not even as zeros; so a row of a tree of drafts has the bits of
@@ -64,6 +68,7 @@
 
 mod conv;
 mod dots;
+mod element;
 mod input;
 mod project;
 mod replay;
@@ -80,6 +85,7 @@ mod wkv_row;
 
 pub use conv::{ConvInput, ConvWeights};
 pub use input::{Decays, HeadOrder, ScanInput, ScanShape};
+pub use pelton_tensor::StateDtype;
 pub use selective::SelectiveInput;
 pub use sequence::StateSeq;
 pub use shape::{StateLayer, StateShape};

@@ -10,9 +10,15 @@
 //! its first row, which is a token that was sampled. Drafts after that row are in no state, so
 //! rejecting them is overwriting their rows. Where rows that the running state has are overwritten
 //! it is void, and the step begins at the border.
+//!
+//! The running state is f32 whatever type the store has. A chunk begins with the state at its border as
+//! it is stored, rounded or not, whether the step went over the border or begins behind it.
 
 use std::ops::Range;
 
+use pelton_tensor::StateDtype;
+
+use super::element::{Stored, StoredMut};
 use super::sequence::{Span, ancestors};
 use super::store::Snapshots;
 use super::{CHUNK, StateSeq};
@@ -40,7 +46,9 @@ pub(super) struct Replay<'a> {
     pub(super) store: &'a Parts<'a, f32>,
     pub(super) snapshots: Snapshots,
     pub(super) sequence: &'a StateSeq<'a>,
-    /// The state at the border of the lane.
+    /// Type of the state at the border.
+    pub(super) dtype: StateDtype,
+    /// The state at the border of the lane, as it is stored.
     pub(super) state: Range<usize>,
     /// The running state of the lane.
     pub(super) running: Range<usize>,
@@ -78,7 +86,7 @@ impl Replay<'_> {
         } else if self.sequence.border == 0 {
             now.fill(0.0);
         } else {
-            now.copy_from_slice(state);
+            Stored::new(self.dtype, state).widen(now);
         }
         for slot in n_done..open {
             rows.take_in(slot, None, now);
@@ -105,14 +113,17 @@ impl Replay<'_> {
         }
         if span.is_folded {
             // SAFETY: the states of a tile belong to it.
-            unsafe { self.store.part(self.state.clone()) }.copy_from_slice(now);
+            let kept = unsafe { self.store.part(self.state.clone()) };
+            StoredMut::new(self.dtype, kept).narrow(now);
+            // The next chunk begins as it does where a later step begins at the border.
+            Stored::new(self.dtype, kept).widen(now);
             if let Some(snapshot) = span.save {
                 // The matrix is the first part of a layer in a snapshot.
                 let at = self.snapshots.start(snapshot as usize) + self.first;
                 // SAFETY: no two sequences of a step save to one snapshot, and a stretch of it
                 // belongs to one tile.
-                let out = unsafe { self.store.part(at..at + now.len()) };
-                out.copy_from_slice(now);
+                let out = unsafe { self.store.part(at..at + kept.len()) };
+                out.copy_from_slice(kept);
             }
         }
     }

@@ -15,11 +15,14 @@
 use std::cell::RefCell;
 use std::thread::LocalKey;
 
+use pelton_tensor::StateDtype;
+
 use super::dots::{Dots, Fading, GROUPS, RowDots};
+use super::element::{Stored, StoredMut};
 use super::input::{ScanInput, ScanShape};
 use super::project::{Fold, Project};
 use super::sequence::Span;
-use super::shape::{Places, StateLayer};
+use super::shape::{Places, StateLayer, floats_of};
 use super::solve::Solve;
 use super::store::Snapshots;
 use super::{CHUNK, StateSeq, StateStore, Table};
@@ -64,6 +67,7 @@ const NO_DOTS: RowDots = [[0.0; CHUNK]; 2];
 struct Head<'a> {
     /// Value head.
     idx: usize,
+    /// As it is stored.
     state: &'a mut [f32],
     updates: &'a mut [f32],
     decays: &'a mut [f32],
@@ -75,6 +79,7 @@ struct Step<'a> {
     input: &'a ScanInput<'a>,
     shape: ScanShape,
     layer: StateLayer,
+    dtype: StateDtype,
     places: Places,
     lane_stride: usize,
     snapshots: Snapshots,
@@ -141,6 +146,7 @@ impl Cpu {
             input,
             shape: input.shape,
             layer: sizes,
+            dtype: store.shape().dtype,
             places,
             lane_stride: store.lane_stride(),
             snapshots: store.snapshots(layer),
@@ -328,7 +334,7 @@ impl Step<'_> {
         dots: &[RowDots],
     ) {
         let padded = self.layer.padded_dim();
-        let n_state = self.shape.key_dim * padded;
+        let n_state = self.shape.key_dim * floats_of(self.dtype, padded);
         let at = self.places.matrix.start + head * n_state;
         let updates = self.places.updates.start + head * CHUNK * padded;
         let decays = self.places.decays.start + head * CHUNK;
@@ -442,7 +448,7 @@ impl Step<'_> {
         }
         let n_vectors = self.layer.padded_dim() / LANES;
         let n_rows = if self.shape.is_delta { 2 * n } else { n };
-        let state = &*own.state;
+        let state = Stored::new(self.dtype, own.state);
         let task = Project { state, n_vectors, rows: &rows[..n_rows], coming, out: projected };
         // SAFETY: the kernels of a `Cpu` are available on this machine.
         unsafe { (self.table.project)(task) };
@@ -469,6 +475,7 @@ impl Step<'_> {
         let n_faded = dim.next_multiple_of(LANES) + if by_channel { CHUNK * dim } else { 0 };
         with_memory(&FLOATS, updates.len() + n_faded, 0.0, |scratch| {
             let (scaled, faded) = scratch.split_at_mut(updates.len());
+            let state = StoredMut::new(self.dtype, state);
             let fold =
                 Fold { state, is_first, n_vectors, keys, updates, decays, sums, scaled, faded };
             // SAFETY: the kernels of a `Cpu` are available on this machine.

@@ -17,11 +17,13 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use pelton_tensor::StateDtype;
+
 use super::conv::load;
 use super::replay::{Recurrence, Replay};
 use super::scan::with_memory;
 use super::sequence::check;
-use super::shape::{Places, StateLayer};
+use super::shape::{Places, StateLayer, floats_of};
 use super::store::Snapshots;
 use super::{StateSeq, StateStore, Table};
 use crate::Cpu;
@@ -135,6 +137,7 @@ struct Step<'a> {
     channels: usize,
     /// Channels in whole vectors.
     padded: usize,
+    dtype: StateDtype,
     places: Places,
     lane_stride: usize,
     snapshots: Snapshots,
@@ -180,6 +183,7 @@ impl Cpu {
             input,
             channels,
             padded: sizes.padded_dim(),
+            dtype: store.shape().dtype,
             places: places.clone(),
             lane_stride,
             snapshots: store.snapshots(layer),
@@ -247,14 +251,16 @@ impl Step<'_> {
         let n_vectors = columns.len().div_ceil(LANES);
         let n_state = n_vectors * LANES * n;
         let lane = sequence.lane * self.lane_stride;
-        let (first, n_running) = (columns.start * n, n_vectors * (n + 1) * LANES);
+        let n_running = n_vectors * (n + 1) * LANES;
+        let [first, n_kept] = [columns.start * n, n_state].map(|n| floats_of(self.dtype, n));
         let state = lane + self.places.matrix.start + first;
         let running = lane + self.places.running.start + columns.start * (n + 1);
         let replay = Replay {
             store: &self.store,
             snapshots: self.snapshots,
             sequence,
-            state: state..state + n_state,
+            dtype: self.dtype,
+            state: state..state + n_kept,
             running: running..running + n_running,
             first,
             n_vector: n * LANES,

@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
+use pelton_tensor::StateDtype;
+
 use super::CHUNK;
 use super::wkv_row::PARTS;
 use crate::simd::LANES;
 
-/// Sizes of the state of one recurrent layer, all in `f32`.
+/// Sizes of the state of one recurrent layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateLayer {
     /// Elements of the state matrices: value heads times key dimension times value dimension; 0 for
@@ -39,6 +41,8 @@ pub struct StateLayer {
 pub struct StateShape {
     /// The recurrent layers, in the order in which the operations number them.
     pub layers: Vec<StateLayer>,
+    /// How state matrices are stored at borders; everything else is f32.
+    pub dtype: StateDtype,
     /// Lanes: sequences that can run at once.
     pub n_lanes: usize,
     /// Snapshots: states at a border that can be kept.
@@ -53,7 +57,8 @@ pub struct StateShape {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
-    /// `[value head][strip of 4 vectors][key_dim][strip]`, values in whole vectors.
+    /// `[value head][strip of 4 vectors][key_dim][strip]`, values in whole vectors, in the type of
+    /// the store: two elements of bf16 take the place of a float.
     pub(super) matrix: Range<usize>,
     /// `[taps - 1][channels]`.
     pub(super) tail: Range<usize>,
@@ -115,7 +120,7 @@ impl StateLayer {
     }
 
     /// The places of this layer, which begin at `start`.
-    fn places(&self, start: usize) -> Places {
+    fn places(&self, dtype: StateDtype, start: usize) -> Places {
         let mut end = start;
         let mut place = |sizes: [usize; 3]| {
             let n = sizes.into_iter().try_fold(1_usize, |product, n| product.checked_mul(n));
@@ -137,7 +142,7 @@ impl StateLayer {
         };
         let sum_width = if self.has_channel_decays { key_width } else { 0 };
         Places {
-            matrix: place([n_heads, self.key_dim(), padded]),
+            matrix: place([n_heads, self.key_dim(), floats_of(dtype, padded)]),
             tail: place([self.taps.saturating_sub(1), self.channels, 1]),
             raw: place([CHUNK, self.channels, 1]),
             keys: place([CHUNK, key_width, 1]),
@@ -147,6 +152,11 @@ impl StateLayer {
             running: place([if goes_by_row { n_heads * padded } else { 0 }, self.key_dim() + 1, 1]),
         }
     }
+}
+
+/// Floats in whose place `n_elements` elements of this type lie; whole for whole vectors.
+pub(super) fn floats_of(dtype: StateDtype, n_elements: usize) -> usize {
+    n_elements * dtype.n_bytes() / size_of::<f32>()
 }
 
 impl Places {
@@ -162,7 +172,7 @@ impl StateShape {
         let mut start = 0;
         let mut place = |layer: &StateLayer| {
             layer.check();
-            let places = layer.places(start);
+            let places = layer.places(self.dtype, start);
             start = places.running.end.next_multiple_of(LANES);
             places
         };

@@ -28,10 +28,12 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use pelton_tensor::StateDtype;
+
 use super::replay::{Recurrence, Replay};
 use super::scan::with_memory;
 use super::sequence::check;
-use super::shape::{Places, StateLayer};
+use super::shape::{Places, StateLayer, floats_of};
 use super::store::Snapshots;
 use super::wkv_row::{Advance, Finish, PARTS, Raw};
 use super::{CHUNK, StateSeq, StateStore, Table};
@@ -94,6 +96,7 @@ struct Step<'a> {
     width: usize,
     /// Elements of a head in whole vectors.
     padded: usize,
+    dtype: StateDtype,
     places: Places,
     lane_stride: usize,
     snapshots: Snapshots,
@@ -133,6 +136,7 @@ impl Cpu {
             input,
             width,
             padded: sizes.padded_dim(),
+            dtype: store.shape().dtype,
             places,
             lane_stride: store.lane_stride(),
             snapshots: store.snapshots(layer),
@@ -176,15 +180,17 @@ impl<'a> Step<'a> {
         let n_state = padded * n;
         let n_running = padded / LANES * (n + 1) * LANES;
         let lane = sequence.lane * self.lane_stride;
-        let state = lane + self.places.matrix.start + head * n_state;
+        let n_kept = floats_of(self.dtype, n_state);
+        let state = lane + self.places.matrix.start + head * n_kept;
         let running = lane + self.places.running.start + head * n_running;
         let replay = Replay {
             store: &self.store,
             snapshots: self.snapshots,
             sequence,
-            state: state..state + n_state,
+            dtype: self.dtype,
+            state: state..state + n_kept,
             running: running..running + n_running,
-            first: head * n_state,
+            first: head * n_kept,
             n_vector: n * LANES,
         };
         with_memory(&FLOATS, 2 * n_state + (PARTS + 1) * padded, 0.0, |memory| {

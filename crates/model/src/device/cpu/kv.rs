@@ -19,8 +19,7 @@ impl CpuKv {
         pages: pelton_kernels::KvShape,
         states: &StateShape,
     ) -> std::io::Result<Self> {
-        let StateShape { layers, n_lanes, n_snapshots } = states;
-        let states = StateStore::try_new(state_shape(layers, *n_lanes, *n_snapshots))?;
+        let states = StateStore::try_new(state_shape(states))?;
         Ok(Self { pages: KvCache::try_new(pages)?, states })
     }
 
@@ -59,11 +58,7 @@ impl CpuKv {
 }
 
 /// The shape of states in the form of the kernels.
-pub(super) fn state_shape(
-    layers: &[StateLayer],
-    n_lanes: usize,
-    n_snapshots: usize,
-) -> pelton_kernels::StateShape {
+pub(super) fn state_shape(states: &StateShape) -> pelton_kernels::StateShape {
     let layer = |layer: &StateLayer| pelton_kernels::StateLayer {
         matrix: layer.matrix(),
         channels: layer.channels,
@@ -75,5 +70,7 @@ pub(super) fn state_shape(
         has_removal_keys: layer.has_removal_keys,
         has_channel_decays: layer.has_channel_decays,
     };
-    pelton_kernels::StateShape { layers: layers.iter().map(layer).collect(), n_lanes, n_snapshots }
+    let StateShape { ref layers, dtype, n_lanes, n_snapshots } = *states;
+    let layers = layers.iter().map(layer).collect();
+    pelton_kernels::StateShape { layers, dtype, n_lanes, n_snapshots }
 }

@@ -41,7 +41,7 @@ use crate::files::ModelFiles;
 use crate::kv::{KvPlace, KvShape};
 use crate::layer::KvHeads;
 use crate::load::{LoadOptions, load, stored_bytes};
-use crate::state::{StateBytes, StateCopy, StateLayer, StateShape};
+use crate::state::{StateBytes, StateCopy, StateShape};
 use experts::{Beside, Experts};
 pub use kv::CpuKv;
 use latent::Latent;
@@ -231,8 +231,8 @@ impl Device for CpuDevice {
         kernel_shape(shape).bytes_per_block()
     }
 
-    fn state_bytes(layers: &[StateLayer]) -> StateBytes {
-        let shape = kv::state_shape(layers, 0, 0);
+    fn state_bytes(states: &StateShape) -> StateBytes {
+        let shape = kv::state_shape(states);
         let (lane, snapshot) = (StateStore::lane_bytes(&shape), StateStore::snapshot_bytes(&shape));
         StateBytes { lane, snapshot }
     }

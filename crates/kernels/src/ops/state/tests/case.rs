@@ -7,7 +7,7 @@ use crate::ops::state::CHUNK;
 use crate::testing::{Random, bits};
 use crate::{
     ConvInput, ConvWeights, Cpu, Decays, HeadOrder, ScanInput, ScanShape, SelectiveInput,
-    StateLayer, StateSeq, StateShape, StateStore, StridedRows,
+    StateDtype, StateLayer, StateSeq, StateShape, StateStore, StridedRows,
 };
 
 /// Elements before and after the ones of each row in the inputs.
@@ -17,6 +17,8 @@ const MARGIN: [usize; 2] = [3, 2];
 /// other, so that each is compared by itself.
 pub(super) struct Case {
     pub(super) shape: ScanShape,
+    /// How states are stored.
+    pub(super) dtype: StateDtype,
     pub(super) taps: usize,
     pub(super) channels: usize,
     pub(super) has_silu: bool,
@@ -103,6 +105,7 @@ impl Case {
         let (selective, wkv) = (None, None);
         Self {
             shape,
+            dtype: StateDtype::F32,
             taps,
             channels,
             has_silu,
@@ -136,6 +139,11 @@ impl Case {
         case
     }
 
+    /// The same with states stored in another type.
+    pub(super) fn stored_as(self, dtype: StateDtype) -> Self {
+        Self { dtype, ..self }
+    }
+
     pub(super) fn n_tokens(&self) -> usize {
         self.q.len()
     }
@@ -154,7 +162,8 @@ impl Case {
             has_channel_decays: self.shape.decays == Decays::PerChannel,
         };
         let layers = vec![layer; 2];
-        let mut store = StateStore::new(StateShape { layers, n_lanes, n_snapshots });
+        let dtype = self.dtype;
+        let mut store = StateStore::new(StateShape { layers, dtype, n_lanes, n_snapshots });
         store.floats_mut().fill(f32::NAN);
         store
     }

@@ -1,9 +1,9 @@
 //! Drafts: rows of a tree have the bits of their path as a chain, and rejected rows leave no trace.
 
 use super::case::{Case, Part, Seq, fading, shape, tokens};
-use crate::StateSeq;
 use crate::ops::state::sequence::ancestors;
 use crate::testing::{Random, row_cpus};
+use crate::{StateDtype, StateSeq};
 
 /// Parents of `n` drafts: some begin anew, some follow the one before, some any one before.
 fn any_tree(random: &mut Random, n: usize) -> Vec<u32> {
@@ -32,7 +32,8 @@ fn a_row_of_a_tree_has_the_bits_of_its_path_as_a_chain_and_the_path_goes_on() {
         let mut cases = Vec::from(scanned.map(|of_case| Case::new(&mut random, n, of_case)));
         cases.push(Case::selective(&mut random, n, [70, 6]));
         cases.push(Case::wkv(&mut random, n, [2, 20], n_committed % 2 == 0));
-        for case in cases {
+        for (i, case) in cases.into_iter().enumerate() {
+            let case = case.stored_as(StateDtype::ALL[(i + n_committed) % 2]);
             let n_drafts = (64 - n_committed % 64).min(1 + random.below(30));
             let tree = any_tree(&mut random, n_drafts);
             let committed = tokens(0..n_committed);
@@ -75,12 +76,14 @@ fn a_row_of_a_tree_has_the_bits_of_its_path_as_a_chain_and_the_path_goes_on() {
 #[test]
 fn rejected_drafts_leave_no_trace() {
     let mut random = Random::new(221);
-    let scan = Case::new(&mut random, 200, shape([2, 4, 16, 16], true));
-    reject(&mut random, &scan);
-    let selective = Case::selective(&mut random, 200, [70, 6]);
-    reject(&mut random, &selective);
-    let wkv = Case::wkv(&mut random, 200, [2, 20], true);
-    reject(&mut random, &wkv);
+    for dtype in StateDtype::ALL {
+        let scan = Case::new(&mut random, 200, shape([2, 4, 16, 16], true)).stored_as(dtype);
+        reject(&mut random, &scan);
+        let selective = Case::selective(&mut random, 200, [70, 6]).stored_as(dtype);
+        reject(&mut random, &selective);
+        let wkv = Case::wkv(&mut random, 200, [2, 20], true).stored_as(dtype);
+        reject(&mut random, &wkv);
+    }
 }
 
 fn reject(random: &mut Random, case: &Case) {
@@ -109,8 +112,10 @@ fn reject(random: &mut Random, case: &Case) {
 #[test]
 fn rows_are_taken_back_and_lanes_begin_anew_however_far_the_running_state_is() {
     let mut random = Random::new(222);
-    take_back(&Case::selective(&mut random, 120, [70, 6]));
-    take_back(&Case::wkv(&mut random, 120, [2, 20], true));
+    for dtype in StateDtype::ALL {
+        take_back(&Case::selective(&mut random, 120, [70, 6]).stored_as(dtype));
+        take_back(&Case::wkv(&mut random, 120, [2, 20], true).stored_as(dtype));
+    }
 }
 
 fn take_back(case: &Case) {

@@ -1,14 +1,18 @@
 //! Sequences that go on in other lanes.
 
 use super::case::{Case, Part, Seq, shape, tokens};
+use crate::StateDtype::{Bf16, F32};
 use crate::testing::{Random, row_cpus};
 
 #[test]
 fn a_sequence_goes_on_from_a_snapshot_of_any_border() {
     let mut random = Random::new(210);
-    go_on_from_snapshots(&Case::new(&mut random, 300, shape([2, 4, 16, 21], true)));
-    go_on_from_snapshots(&Case::selective(&mut random, 300, [70, 6]));
-    go_on_from_snapshots(&Case::wkv(&mut random, 300, [2, 20], true));
+    for dtype in [F32, Bf16] {
+        let scan = Case::new(&mut random, 300, shape([2, 4, 16, 21], true));
+        go_on_from_snapshots(&scan.stored_as(dtype));
+        go_on_from_snapshots(&Case::selective(&mut random, 300, [70, 6]).stored_as(dtype));
+        go_on_from_snapshots(&Case::wkv(&mut random, 300, [2, 20], true).stored_as(dtype));
+    }
 }
 
 fn go_on_from_snapshots(case: &Case) {
@@ -57,10 +61,11 @@ fn a_step_without_a_fold_saves_nothing() {
 #[test]
 fn a_fork_goes_on_as_its_original_does() {
     let mut random = Random::new(212);
-    for n in [1, 63, 64, 65, 100, 128] {
-        go_on_from_a_fork(&Case::new(&mut random, 260, shape([1, 2, 24, 16], true)), n);
-        go_on_from_a_fork(&Case::selective(&mut random, 260, [70, 6]), n);
-        go_on_from_a_fork(&Case::wkv(&mut random, 260, [2, 20], true), n);
+    for (n, dtype) in [(1, F32), (63, Bf16), (64, Bf16), (65, Bf16), (100, F32), (128, Bf16)] {
+        let scan = Case::new(&mut random, 260, shape([1, 2, 24, 16], true));
+        go_on_from_a_fork(&scan.stored_as(dtype), n);
+        go_on_from_a_fork(&Case::selective(&mut random, 260, [70, 6]).stored_as(dtype), n);
+        go_on_from_a_fork(&Case::wkv(&mut random, 260, [2, 20], true).stored_as(dtype), n);
     }
 }
 

@@ -3,6 +3,7 @@
 mod case;
 mod drafts;
 mod lanes;
+mod rounded;
 mod wkv;
 
 use case::{Case, Part, Seq, fading, shape, tokens};
@@ -10,7 +11,8 @@ use case::{Case, Part, Seq, fading, shape, tokens};
 use crate::ops::state::ScanShape;
 use crate::testing::{Random, bits, row_cpus};
 use crate::{
-    ConvInput, ConvWeights, Cpu, HeadOrder, Kernels, StateLayer, StateSeq, StateShape, StateStore,
+    ConvInput, ConvWeights, Cpu, HeadOrder, Kernels, StateDtype, StateLayer, StateSeq, StateShape,
+    StateStore,
 };
 use crate::{ScanInput, StridedRows};
 
@@ -79,8 +81,10 @@ fn a_selective_scan_is_within_five_millionths_of_the_recurrence_token_by_token()
 fn every_cut_of_a_selective_scan_on_every_instruction_set_and_team_gives_the_same_bits() {
     let mut random = Random::new(207);
     let n: usize = 200;
-    for sizes in SELECTIVE {
-        let case = Case::selective(&mut random, n, sizes);
+    for (sizes, dtype) in
+        SELECTIVE.into_iter().flat_map(|sizes| StateDtype::ALL.map(|t| (sizes, t)))
+    {
+        let case = Case::selective(&mut random, n, sizes).stored_as(dtype);
         let tokens = tokens(0..n);
         let cpus = row_cpus();
         let expected = case.whole(&cpus[0], &tokens);
@@ -88,7 +92,7 @@ fn every_cut_of_a_selective_scan_on_every_instruction_set_and_team_gives_the_sam
             for step in [1, 7, 63, 64, 65, 128, 200] {
                 let cuts: Vec<usize> = (1..=n.div_ceil(step)).map(|i| n.min(i * step)).collect();
                 let got = case.run_in(cpu, &tokens, &cuts);
-                assert!(got == expected, "{} {sizes:?} by {step}", cpu.kernels.name);
+                assert!(got == expected, "{} {sizes:?} {dtype} by {step}", cpu.kernels.name);
             }
         }
     }
@@ -121,7 +125,12 @@ fn several_convolutions_of_the_same_inputs_have_the_bits_of_each_alone() {
     let (x, weights) = (random.normals(150 * 20), random.normals(3 * 2 * 20));
     for cpu in row_cpus() {
         let run = |weights: &[f32], n_filters: usize, cuts: &[usize]| -> Vec<u32> {
-            let shape = StateShape { layers: vec![layer], n_lanes: 1, n_snapshots: 0 };
+            let shape = StateShape {
+                layers: vec![layer],
+                dtype: StateDtype::F32,
+                n_lanes: 1,
+                n_snapshots: 0,
+            };
             let (mut store, mut start) = (StateStore::new(shape), 0);
             let mut outs = vec![Vec::new(); n_filters];
             for &end in cuts {
@@ -192,13 +201,14 @@ fn every_cut_on_every_instruction_set_and_team_gives_the_same_bits() {
         let kinds: &[bool] = if i % 3 == 0 { &[true, false] } else { &[i % 3 == 1] };
         let by_channel = (heads[0] == heads[1]).then(|| fading(heads, true));
         let by_head = kinds.iter().map(|&is_delta| shape(heads, is_delta));
-        for of_case in by_head.chain(by_channel) {
-            let case = Case::new(&mut random, n, of_case);
+        let cases = by_head.chain(by_channel).flat_map(|case| StateDtype::ALL.map(|t| (case, t)));
+        for (of_case, dtype) in cases {
+            let case = Case::new(&mut random, n, of_case).stored_as(dtype);
             let tokens = tokens(0..n);
             let cpus = row_cpus();
             let expected = case.whole(&cpus[0], &tokens);
             for cpu in &cpus {
-                let what = format!("{} on {}", cpu.kernels.name, cpu.team.n_threads());
+                let what = format!("{} on {}, {dtype}", cpu.kernels.name, cpu.team.n_threads());
                 for step in [1, 7, 63, 64, 65, 128, 200] {
                     let got = case.run_in(cpu, &tokens, &every(step));
                     assert!(got == expected, "{what}, {of_case:?} by {step}");
@@ -253,7 +263,8 @@ fn a_sequence_has_the_same_bits_in_any_batch() {
     let mut cases = Vec::from(scanned.map(|of_case| Case::new(&mut random, 600, of_case)));
     cases.push(Case::selective(&mut random, 600, [70, 8]));
     cases.push(Case::wkv(&mut random, 600, [3, 20], true));
-    for case in cases {
+    for (i, case) in cases.into_iter().enumerate() {
+        let case = case.stored_as(StateDtype::ALL[(i + 1) % 2]);
         let lists = [tokens(0..170), tokens(170..300), tokens(300..301), tokens(301..600)];
         let expected = lists.each_ref().map(|list| case.whole(&row_cpus()[0], list));
         for cpu in row_cpus() {
@@ -338,7 +349,8 @@ fn hostile_rows(mut case: Case) {
 #[test]
 fn a_layer_with_a_convolution_alone_keeps_its_inputs() {
     let layer = StateLayer { channels: 5, taps: 3, ..StateLayer::default() };
-    let shape = StateShape { layers: vec![layer], n_lanes: 1, n_snapshots: 0 };
+    let shape =
+        StateShape { layers: vec![layer], dtype: StateDtype::F32, n_lanes: 1, n_snapshots: 0 };
     let mut store = StateStore::new(shape);
     let by_tap = [100.0, 10.0, 1.0].map(|w| [w; 5]).concat();
     let weights = ConvWeights { weights: &by_tap, bias: None, taps: 3, n_filters: 1 };
@@ -420,6 +432,11 @@ fn heads_of_another_layer_are_a_broken_invariant() {
 #[test]
 fn refused_memory_is_an_answer() {
     let layer = StateLayer { channels: 1 << 20, taps: 4, ..StateLayer::default() };
-    let shape = StateShape { layers: vec![layer; 4], n_lanes: 1 << 32, n_snapshots: 0 };
+    let shape = StateShape {
+        layers: vec![layer; 4],
+        dtype: StateDtype::Bf16,
+        n_lanes: 1 << 32,
+        n_snapshots: 0,
+    };
     assert!(StateStore::try_new(shape).is_err());
 }

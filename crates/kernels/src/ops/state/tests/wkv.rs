@@ -3,7 +3,7 @@
 use super::case::{Case, Rows, shape, tokens};
 use super::{distance, floats};
 use crate::testing::{Random, row_cpus};
-use crate::{Cpu, StateSeq, StateStore, WkvInput, WkvWeights};
+use crate::{Cpu, StateDtype, StateSeq, StateStore, WkvInput, WkvWeights};
 
 /// Further inputs, by token, and the vectors of a layer; receptance, key and value are q, k and v
 /// of the case.
@@ -52,7 +52,7 @@ impl Case {
     }
 
     /// The recurrence in f64, token by token: `[m][n_heads * dim]`.
-    fn wkv_recurrence(&self) -> Vec<Vec<f64>> {
+    pub(super) fn wkv_recurrence(&self) -> Vec<Vec<f64>> {
         let wkv = self.wkv.as_ref().expect("a recurrence of RWKV-7");
         let n = self.shape.key_dim;
         let mut outs = vec![Vec::new(); self.n_tokens()];
@@ -167,7 +167,8 @@ fn every_cut_on_every_instruction_set_and_team_gives_the_same_bits() {
     let mut random = Random::new(241);
     let n: usize = 200;
     for (i, sizes) in SIZES.into_iter().enumerate() {
-        let case = Case::wkv(&mut random, n, sizes, i % 2 == 1);
+        let dtype = StateDtype::ALL[i % 2];
+        let case = Case::wkv(&mut random, n, sizes, i % 2 == 1).stored_as(dtype);
         let tokens = tokens(0..n);
         let cpus = row_cpus();
         let expected = case.whole(&cpus[0], &tokens);
@@ -175,7 +176,7 @@ fn every_cut_on_every_instruction_set_and_team_gives_the_same_bits() {
             for step in [1, 7, 63, 64, 65, 128, 200] {
                 let cuts: Vec<usize> = (1..=n.div_ceil(step)).map(|i| n.min(i * step)).collect();
                 let got = case.run_in(cpu, &tokens, &cuts);
-                assert!(got == expected, "{} {sizes:?} by {step}", cpu.kernels.name);
+                assert!(got == expected, "{} {sizes:?} {dtype} by {step}", cpu.kernels.name);
             }
         }
     }
