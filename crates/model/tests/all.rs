@@ -22,6 +22,7 @@ mod plain_device;
 mod quantized_families;
 mod seam;
 mod shared_pages;
+mod streams;
 mod vectors_of_decoders;
 mod walk;
 mod wrapped;

@@ -27,6 +27,7 @@ mod family;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod glm;
 mod glm4;
@@ -85,6 +86,7 @@ mod stablelm;
 mod starcoder2;
 mod step;
 mod stored;
+mod streams;
 
 pub use crate::layer::{
     Absent, Act, ChannelMix, ExpertGroups, Gate, GatedMlp, Gqa, GroupRank, Kept, KvHeads, Mixer,
@@ -103,3 +105,4 @@ pub use registry::{ARCHS, find, find_gguf};
 pub(crate) use registry::{is_classifier, is_headless, known, unknown, unknown_gguf};
 pub use spec::{ArchSpec, Ends, LayerInputs, LearnedPositions, NormKind};
 pub(crate) use stored::{Experts, Fused, GateUp, Halves, Part, Stored};
+pub use streams::Streams;

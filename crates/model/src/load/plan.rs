@@ -6,6 +6,7 @@ mod layer;
 mod linear;
 mod lookup;
 mod norms;
+mod streams;
 
 use std::fmt::Write as _;
 
@@ -21,6 +22,7 @@ use crate::layer::{Planned, PlannedTensors};
 pub(crate) use inputs::{InputPlan, InputsPlan, TailPlan};
 pub(crate) use linear::Projection;
 pub(crate) use lookup::Lookup;
+pub(crate) use streams::{LayerStreamsPlan, StreamsPlan};
 
 /// All tensors of a model.
 pub(crate) struct Plan<'a> {
@@ -29,6 +31,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) token_types: Option<Part<'a>>,
     pub(crate) embedding_norm: Option<NormPlan<'a>>,
     pub(crate) inputs: Option<InputsPlan<'a>>,
+    pub(crate) streams: Option<StreamsPlan<'a>>,
     pub(crate) layers: Vec<LayerPlan<'a>>,
     pub(crate) final_norm: Option<NormPlan<'a>>,
     pub(crate) head: Option<Part<'a>>,
@@ -169,6 +172,7 @@ impl<'a> Plan<'a> {
             },
             embedding_norm: lookup.optional_norm(spec.embedding_norm, Name::EmbeddingNorm, 0)?,
             inputs: spec.layer_inputs.map(|inputs| lookup.inputs(inputs)).transpose()?,
+            streams: spec.streams.map(|streams| lookup.streams(streams)).transpose()?,
             layers: spec
                 .layers
                 .iter()
@@ -195,6 +199,7 @@ impl<'a> Plan<'a> {
         let alone = by_head.chain(alone).chain(&self.head).chain(inputs.map(|own| &own.table));
         (self.mixers().flat_map(|mixer| mixer.linears))
             .chain(inputs.map(|own| &own.projection))
+            .chain(self.streams.iter().flat_map(StreamsPlan::linears))
             .flat_map(|linear| linear.runs().map(move |run| (run, linear.compute(asked))))
             .chain(alone.map(|part| (std::slice::from_ref(part), asked)))
             .collect()
