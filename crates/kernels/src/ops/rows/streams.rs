@@ -138,7 +138,7 @@ impl Cpu {
             for row in rows {
                 // SAFETY: each row belongs to one tile.
                 let own = unsafe { streams.part(row * n * width..(row + 1) * n * width) };
-                // SAFETY: as above.
+                // SAFETY: each row belongs to one tile.
                 let x = unsafe { x.part(row * width..(row + 1) * width) };
                 predict(&routes.coefficients[row * n * n..][..n * n], n, own);
                 x.copy_from_slice(&own[active * width..][..width]);
@@ -176,7 +176,7 @@ impl Cpu {
             for row in rows {
                 // SAFETY: each row belongs to one tile.
                 let own = unsafe { streams.part(row * n * width..(row + 1) * n * width) };
-                // SAFETY: as above.
+                // SAFETY: each row belongs to one tile.
                 let out = unsafe { out.part(row * width..(row + 1) * width) };
                 let coefficients = &routes.coefficients[row * n..][..n];
                 correct(coefficients, active, &x[row * width..][..width], own);
