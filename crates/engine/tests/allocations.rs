@@ -161,10 +161,11 @@ fn a_step_that_only_decodes_allocates_nothing() {
 }
 
 /// Layers with a window, behind which blocks are freed meanwhile; some read the pages of others, and have
-/// vectors of tokens or experts beside perceptrons.
+/// vectors of tokens, residual streams or experts beside perceptrons.
 fn a_step_that_only_decodes_with_windows_allocates_nothing() {
     // Blocks that do not hold the long request: two groups of layers with a window, or one.
-    for (fixture, n_blocks) in [("gemma3", 100), ("gemma4", 75), ("gemma4-experts", 100)] {
+    let fixtures = [("gemma3", 100), ("gemma4", 75), ("gemma4-experts", 100), ("gemma3n", 100)];
+    for (fixture, n_blocks) in fixtures {
         let folder = tempfile::tempdir().expect("a folder");
         decoder_named(fixture).checkpoint.write_bare_folder(folder.path());
         let config = folder.path().join("config.json");

@@ -77,7 +77,7 @@ pub use ops::kv::{KvCache, KvDtype, KvLayer, KvPart, KvShape, StoreKv, StridedRo
 pub use ops::matmul::{Largest, LogitsOp, MatmulGroup, MatmulGroups, MatmulOutput};
 pub use ops::quantize::QuantizedRows;
 pub use ops::rows::{
-    Chosen, DecayParams, GateOrder, GatedNorm, HeadLayout, HeadSlices, RopeLayout,
+    Chosen, DecayParams, GateOrder, GatedNorm, HeadLayout, HeadSlices, RopeLayout, StreamRoutes,
 };
 pub use ops::state::{
     CHUNK as STATE_CHUNK, ConvInput, ConvWeights, Decays, HeadOrder, ScanInput, ScanShape,

@@ -147,6 +147,9 @@ impl ArchSpec {
                 .with(MatrixRole::Product, all_layers, hidden)
                 .vector(true, width);
         }
+        if let Some(streams) = self.streams {
+            all = all.and(streams.outer(hidden));
+        }
         for (i, layer) in self.layers.iter().enumerate() {
             let n_norms = layer.norms(i, &self.ends).into_iter().filter(|has_norm| *has_norm);
             all = all
@@ -157,6 +160,9 @@ impl ArchSpec {
             if width > 0 {
                 let products = [[width, hidden], [hidden, width]];
                 all = all.and(Parameters::products(&products)).vector(true, per_norm);
+            }
+            if let Some(streams) = self.streams {
+                all = all.and(streams.of_layer(hidden));
             }
         }
         if let Some(encoder) = &self.encoder {

@@ -25,6 +25,7 @@ use crate::fields::{ConfigError, Field};
 const WRAPPERS: &[&str] = &[
     "AyaVisionForConditionalGeneration",
     "Gemma3ForConditionalGeneration",
+    "Gemma3nForConditionalGeneration",
     "Gemma4ForConditionalGeneration",
     "Gemma4UnifiedForConditionalGeneration",
     "Idefics3ForConditionalGeneration",
@@ -91,6 +92,11 @@ fn leave_in(fields: &mut Map<String, Value>) {
         Some("gemma3_text") => json!({
             "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208,
             "max_position_embeddings": 131_072,
+        }),
+        Some("gemma3n_text") => json!({
+            "hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers": 35,
+            "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 262_400,
+            "max_position_embeddings": 32_768,
         }),
         Some(name @ ("gemma4_text" | "gemma4_unified_text")) => json!({
             "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,

@@ -24,6 +24,7 @@ mod rounded_states;
 mod seam;
 mod seq2seq;
 mod shared_pages;
+mod streams;
 mod vectors_of_decoders;
 mod walk;
 mod wrapped;

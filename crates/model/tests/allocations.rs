@@ -115,11 +115,12 @@ fn a_forward_pass_in_steady_state_allocates_nothing() {
     }
 }
 
-/// Norms after mixers, mixers beside each other, learned positions, slopes, experts, states: each has
+/// Norms after mixers, mixers beside each other, streams beside each other, learned positions, slopes, experts, states: each has
 /// its buffers.
 fn what_families_do_differently_allocates_nothing() {
     for name in [
         "gemma2",
+        "gemma3n",
         "olmo2",
         "stablelm-parallel",
         "gpt2",

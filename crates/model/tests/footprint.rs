@@ -108,8 +108,8 @@ fn the_specification_alone_foretells_what_loading_in_f32_takes() {
                 active + mixer + mlp.n_active_weights(spec.hidden_size),
             )
         });
-        let of_inputs = spec.n_input_weights();
-        let (n_all, n_active) = (n_all + of_inputs, n_active + of_inputs);
+        let beside = spec.n_side_weights();
+        let (n_all, n_active) = (n_all + beside, n_active + beside);
         assert_eq!((all, active), (n_all as u64, n_active as u64), "{}", golden.name);
     }
 }

@@ -175,7 +175,10 @@ def parsed(bytes):
         if names[kind] != "array":
             # The shortest number that is this one in f32.
             x = read(types[kind])
-            return names[kind], float(str(np.float32(x))) if names[kind] == "f32" else x
+            if names[kind] == "f32":
+                # JSON has no infinities.
+                x = float(str(np.float32(x))) if np.isfinite(x) else str(x)
+            return names[kind], x
         item, n = read("I"), read("Q")
         return f"[{names[item]}]", [value(item)[1] for _ in range(n)]
 

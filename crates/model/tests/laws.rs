@@ -45,7 +45,7 @@ fn chunked_prefill_is_the_whole_prefill() {
 
 #[test]
 fn pages_may_lie_anywhere() {
-    for name in ["mistral", "deepseek-v3", "gemma4"] {
+    for name in ["mistral", "deepseek-v3", "gemma4", "gemma3n"] {
         let golden = golden(name);
         let tokens = golden.tokens();
         let mut decoder = golden.load(&golden.files(), Compute::Auto);
@@ -65,7 +65,7 @@ fn load_with_kv(golden: &Golden, kv_dtype: KvDtype) -> Decoder<CpuDevice> {
 
 #[test]
 fn keys_and_values_of_every_type_obey_the_laws_and_cost_what_is_told() {
-    for name in ["mistral", "deepseek-v3-dense", "gemma4", "gemma4-k-eq-v"] {
+    for name in ["mistral", "deepseek-v3-dense", "gemma4", "gemma4-k-eq-v", "gemma3n"] {
         let golden = golden(name);
         let tokens = golden.tokens();
         let mut errors = Vec::new();
@@ -91,7 +91,7 @@ fn keys_and_values_of_every_type_obey_the_laws_and_cost_what_is_told() {
 
 #[test]
 fn a_tree_of_drafts_is_every_one_of_its_paths() {
-    for name in ["mistral", "deepseek-v3", "gemma4", "gemma4-k-eq-v"] {
+    for name in ["mistral", "deepseek-v3", "gemma4", "gemma4-k-eq-v", "gemma3n-streams"] {
         let golden = golden(name);
         let tokens = golden.tokens();
         let (committed, drafts) = tokens.split_at(tokens.len() - 6);
@@ -319,6 +319,7 @@ fn every_instruction_set_and_thread_count_computes_the_same_bits() {
         "qwen2",
         "qwen3",
         "gemma2",
+        "gemma3n-streams",
         "stablelm-parallel",
         "bloom",
         "gpt-neox",

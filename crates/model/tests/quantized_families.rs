@@ -244,12 +244,12 @@ fn by_tables_turned(module: &str, [k, n]: [usize; 2], weights: &[f32]) -> (Vec<O
     (tensors, turned(&stored, k))
 }
 
-/// Whether it is the weight of a projection of a layer that methods quantize: one to fewer outputs than
-/// a word has codes, such as the switch of shared experts, they leave alone.
+/// Whether it is the weight of a projection of a layer that methods quantize: one to or from fewer elements
+/// than a word has codes, such as the switch of shared experts, they leave alone.
 fn is_projection(view: &TensorView<'_>) -> bool {
     let is_in_layer = view.name.split('.').any(|word| word.parse::<usize>().is_ok());
     let is_weight = view.name.ends_with(".weight") && !view.name.contains("norm");
-    is_in_layer && is_weight && view.shape.len() == 2 && view.shape[0] >= 8
+    is_in_layer && is_weight && view.shape.len() == 2 && view.shape.iter().all(|n| *n >= 8)
 }
 
 /// Quantizes all projections of a folder, or stores what their codes stand for. Returns how many

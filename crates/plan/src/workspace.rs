@@ -11,6 +11,7 @@ use pelton_model::{ArchSpec, Mixer};
 /// queries, keys and values; output of attention                     one per distinct width
 /// perceptron: gate and up, activated                                3 · widest (of an expert)
 /// vectors of tokens for each layer, what they are made of           3 · all layers, and two of one
+/// residual streams, and those that go on; two norms and two latents 2 · streams, and 2 · hidden
 /// ```
 pub fn workspace_bytes(spec: &ArchSpec, n_rows: usize, n_logits: usize) -> u64 {
     let distinct = |width: &dyn Fn(&Mixer) -> usize| {
@@ -34,7 +35,8 @@ pub fn workspace_bytes(spec: &ArchSpec, n_rows: usize, n_logits: usize) -> u64 {
         + distinct(&|mixer| mixer.query_width())
         + distinct(&|mixer| mixer.out_width())
         + 3 * widest.max().unwrap_or(0)
-        + spec.layer_inputs.map_or(0, |own| own.width * (3 * spec.layers.len() + 2));
+        + spec.layer_inputs.map_or(0, |own| own.width * (3 * spec.layers.len() + 2))
+        + spec.stream_row_elements();
     let rows = (row as u64).saturating_mul(n_rows as u64);
     let logits = (spec.vocab_size as u64).saturating_mul(n_logits as u64);
     rows.saturating_add(logits).saturating_mul(size_of::<f32>() as u64)

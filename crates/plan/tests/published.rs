@@ -1,6 +1,6 @@
 //! Sizes that are published for known models, from their configurations alone.
 
-use pelton_model::{KvDtype, ModelOutline};
+use pelton_model::{KvDtype, ModelOutline, StateDtype};
 use pelton_plan::{Hardware, KvSizes, Request, Split, WeightSizes, Weights, plan, profiles};
 use pelton_quant::for_name;
 use serde_json::{Value, json};
@@ -139,6 +139,7 @@ fn request<'a>(hardware: &'a Hardware, format: &str) -> Request<'a> {
         memory_bytes: hardware.memory_bytes,
         weights: Weights::Format(for_name(format).expect("a format")),
         kv_dtype: KvDtype::F16,
+        state_dtype: StateDtype::F32,
         block_tokens: BLOCK,
         context_tokens: 4096,
         batch: 1,
@@ -200,7 +201,9 @@ fn a_plan_that_does_not_fit_says_by_how_much_and_what_would() {
                 Request { memory_bytes: *memory_bytes, ..asked },
                 Request { memory_bytes: memory_bytes - 1, ..asked },
             ),
-            Way::KvDtype { .. } | Way::Weights { .. } => panic!("{way:?} is not enough"),
+            Way::KvDtype { .. } | Way::StateDtype { .. } | Way::Weights { .. } => {
+                panic!("{way:?} is not enough")
+            }
         };
         assert!(plan(&model, &changed).fit.shortage.is_none(), "{way:?}");
         assert!(plan(&model, &beyond).fit.shortage.is_some(), "{way:?} is not the limit");

@@ -102,7 +102,7 @@ fn layer_weights(spec: &ArchSpec) -> usize {
     let layers = spec.layers.iter().map(|layer| {
         layer.mixer.n_weights(spec.hidden_size) + layer.mlp.n_active_weights(spec.hidden_size)
     });
-    layers.sum::<usize>() + spec.n_input_weights()
+    layers.sum::<usize>() + spec.n_side_weights()
 }
 
 /// One variant's rounds and what follows from them.

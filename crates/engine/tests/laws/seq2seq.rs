@@ -3,7 +3,7 @@
 use pelton_base::{Ask, SamplingParams, TokenId};
 use pelton_engine::{BeamParams, EngineConfig, SpecMethod, SubmitError};
 use pelton_kernels::Kernels;
-use pelton_model::{Compute, ModelFiles};
+use pelton_model::{Compute, ModelFiles, StateDtype};
 use pelton_sched::{Choices, PreemptionMode};
 use pelton_testkit::golden::{GoldenSeq2Seq, encoder_decoders};
 use tempfile::TempDir;
@@ -54,7 +54,8 @@ fn every_encoder_decoder_answers_alike_in_every_world() {
         let (files, _folder) = open_golden(&golden);
         let (plain, compute) = (World::plain(), Compute::Auto);
         let (alone, _) = answers(&files, compute, &plain, sources(), false);
-        let law = Law { name, files, compute, alone };
+        let state_dtype = StateDtype::F32;
+        let law = Law { name, files, compute, state_dtype, alone };
         let holds = |what: &str, world: &World| law.holds_for(what, world, sources());
         let chosen = |choices| EngineConfig { choices, ..Default::default() };
         holds("in a batch of eight", &plain);

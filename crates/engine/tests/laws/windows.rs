@@ -46,6 +46,16 @@ fn layers_that_read_pages_of_others_and_narrower_heads_answer_alike_in_every_wor
 }
 
 #[test]
+fn residual_streams_side_by_side_answer_alike_in_every_world() {
+    law_holds_for("gemma3n");
+}
+
+#[test]
+fn three_streams_of_which_layers_read_the_second_answer_alike_in_every_world() {
+    law_holds_for("gemma3n-streams");
+}
+
+#[test]
 fn pages_of_windows_twice_as_large_answer_alike_in_every_world() {
     law_holds_for("gemma4-k-eq-v");
 }
@@ -110,7 +120,7 @@ fn a_prompt_goes_on_from_the_end_of_an_earlier_prompt_without_its_answer() {
 /// Requests that take each other's blocks again and again.
 #[test]
 fn requests_are_swapped_with_the_blocks_of_their_windows() {
-    for fixture in ["gemma3", "gemma4", "gemma4-k-eq-v", "mistral"] {
+    for fixture in ["gemma3", "gemma3n", "gemma4", "gemma4-k-eq-v", "mistral"] {
         let (files, _folder) = open_folder(fixture);
         let all = || (0..6).map(|i| ask(tokens(i, 40 + 7 * i as usize), 40)).collect::<Vec<_>>();
         let (wide, _) = answers(&files, Compute::Auto, &World::plain(), all(), false);

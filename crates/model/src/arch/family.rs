@@ -21,6 +21,8 @@ pub struct Arch {
     pub(crate) defaults: &'static [(&'static str, Preset)],
     /// Whether a part of each head may be rotated and the rest left alone.
     pub(crate) partial_rotary: bool,
+    /// Whether `intermediate_size` may be a list with the width of each layer.
+    pub(crate) lists_widths: bool,
     /// Kinds of layers, beside those of attention, that `layer_types` may name.
     pub(crate) layer_kinds: &'static [&'static str],
     /// The field that spells the kinds of layers in one word, for configs without `layer_types`.
@@ -89,6 +91,7 @@ impl Arch {
         spellings: &[],
         defaults: &[],
         partial_rotary: false,
+        lists_widths: false,
         layer_kinds: &[],
         layer_pattern: None,
         hf: Stored::HF,

@@ -75,7 +75,10 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
         return Err(cfg.field("layer_types").error("\"full_attention\" in the last layer"));
     }
     set_heads(&mut spec, cfg)?;
-    share_pages(&mut spec, cfg)?;
+    let first = share_pages(&mut spec, cfg, 0)?;
+    if cfg.flag("use_double_wide_mlp", false)? {
+        widen(&mut spec, first);
+    }
     if cfg.flag("enable_moe_block", false)? {
         add_experts(&mut spec, cfg)?;
     }
@@ -175,16 +178,20 @@ fn checked_heads(
     }
 }
 
-/// Lets the last layers read the keys and values of earlier ones.
-fn share_pages(spec: &mut ArchSpec, cfg: &HfConfig) -> Result<(), ConfigError> {
+/// Lets the last layers read the keys and values of earlier ones, `usual` layers where the config does not
+/// say how many. Gives the first of them.
+pub(super) fn share_pages(
+    spec: &mut ArchSpec,
+    cfg: &HfConfig,
+    usual: usize,
+) -> Result<usize, ConfigError> {
     let n_layers = spec.layers.len();
     let field = cfg.field("num_kv_shared_layers");
     let n_shared = match field.non_null() {
         Some(field) => field.integer(0, n_layers - 1)?,
-        None => 0,
+        None => usual,
     };
     let first = n_layers - n_shared;
-    let is_wide = cfg.flag("use_double_wide_mlp", false)?;
     for i in first..n_layers {
         let window = spec.layers[i].gqa_mut().window;
         let mut before = (0..first).rev();
@@ -194,15 +201,18 @@ fn share_pages(spec: &mut ArchSpec, cfg: &HfConfig) -> Result<(), ConfigError> {
             let most = "so few that a layer";
             return Err(field.error(format!("{most} {kind} before them stores keys and values")));
         };
-        let layer = &mut spec.layers[i];
-        layer.gqa_mut().kv_of = Some(source);
-        if let Mlp::Gated(mlp) = &mut layer.mlp
-            && is_wide
-        {
+        spec.layers[i].gqa_mut().kv_of = Some(source);
+    }
+    Ok(first)
+}
+
+/// Doubles the perceptrons of the layers from `first` on.
+fn widen(spec: &mut ArchSpec, first: usize) {
+    for layer in &mut spec.layers[first..] {
+        if let Mlp::Gated(mlp) = &mut layer.mlp {
             mlp.intermediate_size *= 2;
         }
     }
-    Ok(())
 }
 
 /// Puts experts beside the perceptrons of all layers.

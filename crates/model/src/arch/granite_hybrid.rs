@@ -38,7 +38,8 @@ pub(super) const ARCH: Arch = Arch {
 fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = granite::spec(cfg)?;
     let shared = cfg.field("shared_intermediate_size").count(limits::MODEL_WIDTH)?;
-    let mlp = GatedMlp { intermediate_size: shared, act: cfg.hidden_act, bias: false };
+    let (intermediate_size, act) = (shared, cfg.hidden_act);
+    let mlp = GatedMlp { intermediate_size, act, bias: false, cut: None };
     let experts = cfg.field("num_local_experts");
     let n_experts = experts.non_null().map_or(Ok(0), |n| n.integer(0, limits::MODEL_WIDTH))?;
     let moe = match n_experts {

@@ -28,6 +28,7 @@ mod family;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod glm;
 mod glm4;
@@ -86,6 +87,7 @@ mod stablelm;
 mod starcoder2;
 mod step;
 mod stored;
+mod streams;
 mod t5;
 
 pub use crate::layer::{
@@ -105,3 +107,4 @@ pub use registry::{ARCHS, ENCODER_DECODERS, find, find_gguf};
 pub(crate) use registry::{is_classifier, is_headless, known, unknown, unknown_gguf};
 pub use spec::{ArchSpec, EncoderSpec, Ends, LayerInputs, LearnedPositions, NormKind};
 pub(crate) use stored::{Experts, Fused, GateUp, Halves, Part, Stored};
+pub use streams::Streams;

@@ -39,6 +39,7 @@ impl HfConfig {
                 intermediate_size: self.width("moe_intermediate_size")?,
                 act: self.hidden_act,
                 bias: false,
+                cut: None,
             },
             latent_size: None,
             limit: None,

@@ -2,8 +2,8 @@
 
 use super::{
     Arch, ENCODERS, arcee, bamba, bart, bloom, cohere, cohere2, deepseek, exaone4, falcon,
-    falcon_h1, gemma, gemma2, gemma3, gemma4, glm, glm4, glm4_moe, gpt_bigcode, gpt_neox, gpt_oss,
-    gpt2, gptj, granite, granite_hybrid, granite_moe, helium, internlm2, internlm3, jamba,
+    falcon_h1, gemma, gemma2, gemma3, gemma3n, gemma4, glm, glm4, glm4_moe, gpt_bigcode, gpt_neox,
+    gpt_oss, gpt2, gptj, granite, granite_hybrid, granite_moe, helium, internlm2, internlm3, jamba,
     kimi_linear, lfm2, llama, llama4, mamba, mamba2, minicpm, minicpm3, minimax, ministral,
     mistral, mixtral, nemotron, nemotron_h, olmo, olmo_hybrid, olmo2, olmo3, olmoe, opt, phi, phi3,
     qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_moe, qwen3_next, rwkv7, seed_oss, smollm3, stablelm,
@@ -27,6 +27,7 @@ pub static ARCHS: &[Arch] = &[
     gemma::ARCH,
     gemma2::ARCH,
     gemma3::ARCH,
+    gemma3n::ARCH,
     gemma4::ARCH,
     gemma4::UNIFIED,
     glm::ARCH,

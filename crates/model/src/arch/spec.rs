@@ -2,7 +2,7 @@
 
 use pelton_base::TokenId;
 
-use super::{Act, LayerSpec, Mixer, Mlp, Multipliers, PlainMlp};
+use super::{Act, LayerSpec, Mixer, Mlp, Multipliers, PlainMlp, Streams};
 use crate::config::{HfConfig, Window};
 use crate::rope::RopeSpec;
 
@@ -31,6 +31,8 @@ pub struct ArchSpec {
     pub layers: Vec<LayerSpec>,
     /// The encoder whose rows the layers attend to, in encoder-decoder models.
     pub encoder: Option<EncoderSpec>,
+    /// Copies of the residual stream side by side, where there are more than one.
+    pub streams: Option<Streams>,
     /// Vectors that each token has for every layer, beside its embedding.
     pub layer_inputs: Option<LayerInputs>,
     /// Whether what a layer leaves is multiplied by a stored number.
@@ -110,7 +112,7 @@ pub struct EncoderSpec {
 pub struct LayerInputs {
     /// Elements of a vector.
     pub width: usize,
-    /// Rows of the table, `[n_rows, n_layers * width]`; at least as many as there are tokens.
+    /// Rows of the table, `[n_rows, n_layers * width]`; tokens beyond them have the first one.
     pub n_rows: usize,
     /// Activation of the gates.
     pub act: Act,
@@ -158,12 +160,6 @@ impl ArchSpec {
         for layer in &mut self.layers {
             layer.mlp = Mlp::Plain(PlainMlp { intermediate_size, act, bias });
         }
-    }
-
-    /// Elements of the matrices that make and take in the tokens' vectors for each layer, the table left out.
-    pub fn n_input_weights(&self) -> usize {
-        let width = self.layer_inputs.map_or(0, |inputs| inputs.width);
-        3 * width * self.layers.len() * self.hidden_size
     }
 
     /// Whether a token sees only itself and the tokens before it, in every layer.

@@ -20,8 +20,8 @@ impl ArchSpec {
         // Gates, ups and their product.
         let channels = widest(&|layer| layer.mlp.hidden_width().saturating_mul(3));
         let inputs = self.layer_inputs.map_or(0, |own| own.width * (3 * self.layers.len() + 2));
-        let per_row =
-            (HIDDEN_BUFFERS * self.hidden_size + 2 * attention + channels + inputs) * FORMS;
+        let per_row = HIDDEN_BUFFERS * self.hidden_size + 2 * attention + channels + inputs;
+        let per_row = (per_row + self.stream_row_elements()) * FORMS;
         let rows = per_row.saturating_mul(n_rows);
         let logits = self.vocab_size.saturating_mul(n_logits);
         rows.saturating_add(logits).saturating_mul(size_of::<f32>())

@@ -6,8 +6,7 @@
 //! Grouped   | q heads of group 0 | k 0 | v 0 | q heads of group 1 | k 1 | v 1 | ..      one tensor
 //! ```
 //!
-//! A group is a KV head and the query heads that read it. Whatever is fused, transposed or in
-//! pairs here is put right while it is packed.
+//! A group is a KV head and its query heads. What is fused, transposed or in pairs is put right by packing.
 
 /// A tensor's place in the model.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -117,6 +116,17 @@ pub(crate) enum Part {
     InputNorm,
     /// A number that multiplies what a layer leaves.
     LayerScale,
+    /// Projections to streams and from them, their router, coefficients and factors, and the residual beside.
+    StreamIn,
+    StreamOut,
+    StreamRouter,
+    StreamRouterNorm,
+    StreamPredict,
+    StreamCorrect,
+    StreamScale,
+    ResidualLeft,
+    ResidualRight,
+    ResidualNorm,
     MlpNorm,
     GateUp,
     Gate,
@@ -165,6 +175,8 @@ impl Part {
                 | Self::LayerTable
                 | Self::LayerProjection
                 | Self::LayerProjectionNorm
+                | Self::StreamIn
+                | Self::StreamOut
         )
     }
 }
@@ -363,6 +375,16 @@ fn hf_name(part: Part) -> &'static str {
         Part::InputOut => "per_layer_projection",
         Part::InputNorm => "post_per_layer_input_norm",
         Part::LayerScale => "layer_scalar",
+        Part::StreamIn => "altup_projections.*",
+        Part::StreamOut => "altup_unembed_projections.*",
+        Part::StreamRouter => "altup.modality_router",
+        Part::StreamRouterNorm => "altup.router_norm",
+        Part::StreamPredict => "altup.prediction_coefs",
+        Part::StreamCorrect => "altup.correction_coefs",
+        Part::StreamScale => "altup.correct_output_scale",
+        Part::ResidualLeft => "laurel.linear_left",
+        Part::ResidualRight => "laurel.linear_right",
+        Part::ResidualNorm => "laurel.post_laurel_norm",
         Part::MlpNorm => "post_attention_layernorm",
         Part::GateUp => "mlp.gate_up_proj",
         Part::Gate => "mlp.gate_proj",
@@ -464,6 +486,16 @@ fn gguf_name(part: Part) -> &'static str {
         Part::InputOut => "proj",
         Part::InputNorm => "post_norm",
         Part::LayerScale => "layer_output_scale",
+        Part::StreamIn => "altup_proj",
+        Part::StreamOut => "altup_unembd_proj",
+        Part::StreamRouter => "altup_router",
+        Part::StreamRouterNorm => "altup_router_norm",
+        Part::StreamPredict => "altup_predict_coef",
+        Part::StreamCorrect => "altup_correct_coef",
+        Part::StreamScale => "altup_correct_scale",
+        Part::ResidualLeft => "laurel_l",
+        Part::ResidualRight => "laurel_r",
+        Part::ResidualNorm => "laurel_post_norm",
         Part::MlpNorm => "ffn_norm",
         Part::GateUp | Part::Up => "ffn_up",
         Part::Gate => "ffn_gate",

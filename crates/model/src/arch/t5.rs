@@ -195,7 +195,7 @@ fn perceptron(cfg: &HfConfig) -> Result<Mlp, ConfigError> {
     let name = field.text()?.unwrap_or_default();
     let mlp = match name.strip_prefix("gated-") {
         Some(name) => {
-            let of = |act| Mlp::Gated(GatedMlp { intermediate_size, act, bias: false });
+            let of = |act| Mlp::Gated(GatedMlp { intermediate_size, act, bias: false, cut: None });
             act(name).map(of)
         }
         // Without a gate, "gelu" is the form by the error function, which no published model has.

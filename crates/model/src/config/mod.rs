@@ -24,9 +24,10 @@ pub(crate) use rope::{read_factor, read_theta};
 use scheme::read_scheme;
 pub(crate) use scheme::{parse_scheme, parse_scheme_file};
 pub(crate) use values::{
-    generation_eos_tokens, generation_suppressed, read_act, read_cap, read_eps, read_tokens,
+    generation_eos_tokens, generation_suppressed, read_act, read_cap, read_cuts, read_eps,
+    read_tokens,
 };
-use values::{read_layer_types, read_window};
+use values::{read_ffn, read_layer_types, read_window};
 
 /// The part of a checkpoint's configuration that architectures read, checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +38,7 @@ pub struct HfConfig {
     pub wrapper: Option<String>,
     /// `hidden_size`, in elements.
     pub hidden_size: usize,
-    /// `intermediate_size`, in elements.
+    /// `intermediate_size`, in elements; the first layer's where it is a list.
     pub intermediate_size: usize,
     /// `num_hidden_layers`.
     pub num_hidden_layers: usize,
@@ -278,7 +279,7 @@ fn read_config(architecture: String, arch: &Arch, fields: &Value) -> Result<HfCo
 
     Ok(HfConfig {
         hidden_size,
-        intermediate_size: root.get("intermediate_size").count(limits::MODEL_WIDTH)?,
+        intermediate_size: read_ffn(&root.get("intermediate_size"), arch.lists_widths)?,
         num_hidden_layers,
         num_attention_heads: heads.n_heads,
         num_key_value_heads: heads.n_kv_heads,

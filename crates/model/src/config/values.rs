@@ -32,6 +32,30 @@ pub(crate) fn read_act(field: &Field<'_>) -> Result<Act, ConfigError> {
     }
 }
 
+/// The width of perceptrons; of a list, which some families may have, the first.
+pub(super) fn read_ffn(field: &Field<'_>, may_be_list: bool) -> Result<usize, ConfigError> {
+    match field.value().and_then(Value::as_array).and_then(|widths| widths.first()) {
+        Some(first) if may_be_list => field.with(first).count(limits::MODEL_WIDTH),
+        _ => field.count(limits::MODEL_WIDTH),
+    }
+}
+
+/// A number of standard deviations for each layer, as GGUF files have them; minus infinity stands for none.
+pub(crate) fn read_cuts(
+    field: &Field<'_>,
+    n_layers: usize,
+) -> Result<Vec<Option<f32>>, ConfigError> {
+    let cut = |item: &Value| match item {
+        Value::String(text) if text == "-inf" => Some(None),
+        item => item.as_f64().filter(|x| x.abs() <= 4.0).map(|x| Some(x as f32)),
+    };
+    let items = field.value().and_then(Value::as_array).filter(|items| items.len() == n_layers);
+    let cuts = items.and_then(|items| items.iter().map(cut).collect::<Option<Vec<_>>>());
+    cuts.ok_or_else(|| {
+        field.error(format!("-inf, or a number from -4 to 4, for each of {n_layers} layers"))
+    })
+}
+
 pub(super) fn read_window(root: &Field<'_>) -> Result<Window, ConfigError> {
     let (field, is_used) = (&root.get("sliding_window"), root.get("use_sliding_window"));
     match field.non_null() {

@@ -4,6 +4,7 @@ use pelton_base::TokenId;
 
 use super::ForwardInput;
 use super::inputs::InputRows;
+use super::streams::StreamRows;
 use crate::arch::{ArchSpec, EncoderSpec, LayerSpec, LearnedPositions, Mixer};
 use crate::device::{Ops, RowPlan};
 
@@ -41,6 +42,8 @@ pub(super) struct Buffers<D: Ops> {
     pub(super) kept_x: D::Buf,
     /// Vectors of the tokens for each layer, where they have such.
     pub(super) inputs: Option<InputRows<D>>,
+    /// Residual streams, where there are more than one.
+    pub(super) streams: Option<StreamRows<D>>,
 }
 
 impl<D: Ops> Buffers<D> {
@@ -75,6 +78,7 @@ impl<D: Ops> Buffers<D> {
             source_kv: spec.cross_width().map(|width| device.buffer(2 * width)),
             kept_x: device.buffer(hidden),
             inputs: InputRows::new(spec, device),
+            streams: StreamRows::new(spec, device),
         }
     }
 

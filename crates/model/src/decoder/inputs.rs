@@ -6,7 +6,7 @@ use pelton_base::TokenId;
 use super::pass::{Layer, Pass};
 use crate::arch::{ArchSpec, LayerInputs};
 use crate::device::Ops;
-use crate::load::InputsWeights;
+use crate::load::{InputWeights, InputsWeights};
 
 /// The vectors of a step, and what they are made of.
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub(super) struct InputRows<D: Ops> {
     spare: D::Buf,
     /// Normed projections.
     normed: D::Buf,
+    /// Rows of the table that the tokens have.
+    ids: Vec<TokenId>,
     /// A layer's gates, `[m, width]`.
     gate: D::Buf,
     /// A layer's gated vectors, `[m, width]`.
@@ -31,7 +33,8 @@ impl<D: Ops> InputRows<D> {
         let wide = || device.buffer(spec.layers.len() * inputs.width);
         let narrow = || device.buffer(inputs.width);
         let (all, spare, normed) = (wide(), wide(), wide());
-        Some(Self { spec: inputs, all, spare, normed, gate: narrow(), gated: narrow() })
+        let (gate, gated) = (narrow(), narrow());
+        Some(Self { spec: inputs, all, spare, normed, ids: Vec::new(), gate, gated })
     }
 
     /// Goes on with these rows.
@@ -39,14 +42,32 @@ impl<D: Ops> InputRows<D> {
         device.gather_rows(&self.all, rows, &mut self.spare);
         std::mem::swap(&mut self.all, &mut self.spare);
     }
+
+    /// Vectors of layer `layer`, gated by what `x` gives.
+    pub(super) fn gate(
+        &mut self,
+        device: &mut D,
+        rows: D::Rows<'_>,
+        weights: &InputWeights<D>,
+        x: &D::Buf,
+        layer: usize,
+    ) -> &D::Buf {
+        let Self { spec, all, gate, gated, .. } = self;
+        device.linear(rows, &weights.gate, x, gate);
+        device.gate_inputs(spec.act, gate, all, layer * spec.width, gated);
+        gated
+    }
 }
 
 impl<D: Ops> Pass<'_, D> {
     /// The vectors of these tokens for all layers, from the table and the scaled embeddings in `x`.
     pub(super) fn make_inputs(&mut self, weights: &InputsWeights<D>, tokens: &[TokenId]) {
         let Self { device, rows, x, inputs, .. } = self;
-        let Some(InputRows { spec, all, spare, normed, .. }) = inputs else { return };
-        device.embed(&weights.table, tokens, all);
+        let Some(InputRows { spec, all, spare, normed, ids, .. }) = inputs else { return };
+        ids.clear();
+        let row = |id: &TokenId| if (id.0 as usize) < spec.n_rows { *id } else { TokenId(0) };
+        ids.extend(tokens.iter().map(row));
+        device.embed(&weights.table, ids, all);
         device.scale(all, (spec.width as f32).sqrt());
         device.linear(*rows, &weights.projection, x, spare);
         device.norm(spare, &weights.norm, normed);
@@ -73,9 +94,7 @@ impl<D: Ops> Pass<'_, D> {
     pub(super) fn finish_layer(&mut self, layer: &Layer<'_, D>) {
         let Self { device, rows, x, delta, normed_delta, inputs, .. } = self;
         if let (Some(input), Some(own)) = (&layer.weights.input, inputs) {
-            let InputRows { spec, all, gate, gated, .. } = &mut **own;
-            device.linear(*rows, &input.gate, x, gate);
-            device.gate_inputs(spec.act, gate, all, layer.idx * spec.width, gated);
+            let gated = own.gate(device, *rows, input, x, layer.idx);
             device.linear(*rows, &input.out, gated, delta);
             device.norm(delta, &input.norm, normed_delta);
             device.add(x, normed_delta);

@@ -20,7 +20,7 @@
 //! attention; the other rows are done once their keys and values are stored.
 //!
 //! `pass.rs` has the wiring of a layer; `kv.rs` the memory of sequences; `inputs.rs` the vectors that tokens
-//! have for each layer; `walk.rs` runs one layer at a time for calibration.
+//! have for each layer; `streams.rs` residual streams side by side; `walk.rs` runs one layer at a time for calibration.
 //!
 //! **Architecture invariant:** nothing here knows an architecture's name, a weight format or a
 //! device.
@@ -31,6 +31,7 @@ mod kv;
 mod laps;
 mod pass;
 mod source;
+mod streams;
 mod walk;
 
 use pelton_base::TokenId;
@@ -326,6 +327,7 @@ impl<D: Ops> Decoder<D> {
                 },
             };
             pass.clock.enter(i);
+            pass.predict_streams(&layer);
             if !layer.mixes_rows() {
                 pass.skip_mixer(&layer);
                 pass.mix_channels(&layer, is_last && is_hidden);
@@ -343,6 +345,9 @@ impl<D: Ops> Decoder<D> {
             if layer.mixes_channels() {
                 pass.mix_channels(&layer, is_last && is_hidden);
             }
+        }
+        if let Some(streams) = &weights.streams {
+            pass.merge_streams(streams, weights.final_norm.as_ref(), is_hidden);
         }
         match wanted {
             Wanted::Hidden => pass.read(weights.final_norm.is_some(), out),
@@ -396,7 +401,9 @@ impl<D: Ops> Decoder<D> {
                 let width = self.spec.layer_inputs.map_or(0, |inputs| inputs.width);
                 let tails = layers().flat_map(|(_, layer)| layer.tail());
                 let n_bytes = layers().map(|(_, layer)| layer.mlp.active_bytes()).sum::<usize>();
-                let of_tails = 2 * self.spec.layers.len() * width * hidden;
+                let of_streams =
+                    self.spec.streams.map_or(0, |streams| streams.n_layer_weights(hidden));
+                let of_tails = self.spec.layers.len() * (2 * width * hidden + of_streams);
                 (n + of_tails, n_bytes + tails.map(D::weight_bytes).sum::<usize>())
             }
             StepOp::Head => {
@@ -428,8 +435,7 @@ impl<D: Ops> Decoder<D> {
         let layers = &self.weights.layers;
         let mixers = layers.iter().flat_map(|layer| layer.attention.matrices());
         let tails = layers.iter().flat_map(|layer| layer.tail());
-        let projection = self.weights.inputs.iter().flat_map(|own| own.projection.weights());
-        let matrices = mixers.chain(self.head()).chain(tails).chain(projection);
+        let matrices = mixers.chain(self.head()).chain(tails).chain(self.weights.outer());
         let perceptrons = layers.iter().map(|layer| layer.mlp.active_bytes()).sum::<usize>();
         let of_sources = layers.iter().flat_map(|layer| layer.attention.of_source());
         let n_bytes = matrices.map(D::weight_bytes).sum::<usize>() + perceptrons;
@@ -454,7 +460,6 @@ impl<D: Ops> Decoder<D> {
             let mixers = layer.attention.matrices().into_iter().chain(layer.mlp.matrices());
             mixers.chain(layer.tail())
         });
-        let projection = self.weights.inputs.iter().flat_map(|own| own.projection.weights());
-        layers.chain(self.head()).chain(projection)
+        layers.chain(self.head()).chain(self.weights.outer())
     }
 }

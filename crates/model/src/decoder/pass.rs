@@ -4,13 +4,14 @@ use pelton_base::TokenId;
 
 use super::inputs::InputRows;
 use super::laps::{Clock, StepOp};
+use super::streams::StreamRows;
 use super::{Buffers, ForwardInput, Reads, ScoredRows};
 use crate::arch::{ArchSpec, LayerSpec, MemoryPlace, Mixer, Mlp, Residual, Wiring};
 use crate::device::{
     AttentionOp, ConvOp, CrossOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp,
     ShiftMixer, ShiftOp,
 };
-use crate::layer::{Linear, Module, Norm};
+use crate::layer::{Module, Norm};
 use crate::load::{EncoderWeights, LayerWeights, Weights};
 use crate::rope::RopeTable;
 
@@ -26,13 +27,15 @@ pub(super) struct Pass<'p, D: Ops> {
     kept_rows: &'p [usize],
     pub(super) x: &'p mut D::Buf,
     kept_x: &'p mut D::Buf,
-    normed: &'p mut D::Buf,
+    pub(super) normed: &'p mut D::Buf,
     pub(super) delta: &'p mut D::Buf,
     pub(super) normed_delta: &'p mut D::Buf,
     first_values: &'p mut D::Buf,
     /// Vectors of the tokens for each layer.
     pub(super) inputs: Option<&'p mut InputRows<D>>,
     source_kv: Option<&'p mut D::Buf>,
+    /// Residual streams, where there are more than one.
+    pub(super) streams: Option<&'p mut StreamRows<D>>,
     qkv: &'p mut [Vec<(usize, D::Buf)>; 2],
     attended: &'p mut [Vec<(usize, D::Buf)>; 2],
     kept_attended: &'p mut [Vec<(usize, D::Buf)>; 2],
@@ -160,6 +163,7 @@ impl<'p, D: Ops> Pass<'p, D> {
             delta,
             normed_delta,
             inputs: buffers.inputs.as_mut(),
+            streams: buffers.streams.as_mut(),
             first_values: &mut buffers.first_values,
             source_kv: buffers.source_kv.as_mut(),
             qkv: &mut buffers.qkv,
@@ -188,6 +192,10 @@ impl<'p, D: Ops> Pass<'p, D> {
         }
         if let Some(inputs) = &weights.inputs {
             self.make_inputs(inputs, tokens);
+        }
+        if let Some(streams) = &weights.streams {
+            self.split_streams(streams);
+            return self.clock.lap(StepOp::Embed);
         }
         let Self { device, x, .. } = self;
         // A walk loads its layers later.
@@ -248,14 +256,6 @@ impl<'p, D: Ops> Pass<'p, D> {
         let rows = source_kv.as_deref_mut().expect("invariant: a buffer for what is stored");
         device.store_source(&op, if has_norm { normed } else { x }, kv, rows);
         self.clock.lap(StepOp::Project);
-    }
-
-    /// Puts rows in the place of embeddings: those of a matrix, looked up by their numbers.
-    pub(super) fn put(&mut self, rows: &D::Weight, ids: &[TokenId], norm: Option<&Norm<D>>) {
-        self.device.embed(rows, ids, self.x);
-        if let Some(norm) = norm {
-            self.device.norm(self.x, norm, self.normed);
-        }
     }
 
     /// Projects the rows for attention, and stores what later tokens see.
@@ -349,6 +349,10 @@ impl<'p, D: Ops> Pass<'p, D> {
         self.clock.lap(StepOp::Out);
         let post_norm = layer.weights.attention_post_norm.as_ref();
         self.finish_delta(&layer.spec.wiring, post_norm);
+        if layer.weights.streams.is_some() {
+            self.add_low(layer);
+            return self.clock.lap(StepOp::Norm);
+        }
         let mlp_norm = match layer.spec.wiring.residual {
             // The norm that attention read, but for the last layer, where fewer rows go on.
             Residual::ParallelOneNorm if layer.is_last => layer.weights.attention_norm.as_ref(),
@@ -385,6 +389,11 @@ impl<'p, D: Ops> Pass<'p, D> {
         self.finish_delta(wiring, post_norm);
         if let Residual::OfNorms { kept, added } = wiring.residual {
             self.rescale(layer.weights.mlp_norm.as_ref(), [kept[1], added[1]]);
+        }
+        if layer.weights.streams.is_some() {
+            self.device.add(self.x, self.delta);
+            self.correct_streams(layer);
+            return self.clock.lap(StepOp::Norm);
         }
         if layer.weights.input.is_some() || layer.weights.scale.is_some() {
             self.device.add(self.x, self.delta);
@@ -475,19 +484,6 @@ impl<'p, D: Ops> Pass<'p, D> {
         self.device.read(attended, out);
     }
 
-    /// The first projection of a layer's perceptron, to the host; `buf` is as wide.
-    pub(super) fn hidden_layer(
-        &mut self,
-        layer: &Layer<'p, D>,
-        up: &Linear<D>,
-        buf: &mut D::Buf,
-        out: &mut Vec<f32>,
-    ) {
-        let input = if layer.spec.wiring.pre_norm { &*self.normed } else { &*self.x };
-        self.device.linear(self.rows, up, input, buf);
-        self.device.read(buf, out);
-    }
-
     /// Copies the rows that are left to the host, their norm where `is_normed`.
     pub(super) fn read(self, is_normed: bool, out: &mut Vec<f32>) {
         self.device.read(if is_normed { self.normed_delta } else { self.x }, out);
@@ -510,6 +506,9 @@ impl<'p, D: Ops> Pass<'p, D> {
         std::mem::swap(&mut self.x, &mut self.kept_x);
         if let Some(inputs) = &mut self.inputs {
             inputs.keep(self.device, self.kept_rows);
+        }
+        if let Some(streams) = &mut self.streams {
+            streams.keep(self.device, self.kept_rows);
         }
         self.rows = self.kept;
     }

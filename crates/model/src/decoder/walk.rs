@@ -25,7 +25,7 @@ use crate::device::{BlockTables, ForwardSequence, MatrixSource, Ops};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::kv::{KvFootprint, KvShape};
-use crate::layer::{Mlp, Module};
+use crate::layer::{Linear, Mlp, Module, Norm};
 use crate::load::{LayerWeights, Weights, walk_ends, walk_layer};
 use crate::rope::RopeTable;
 use crate::state::{Lane, StateShape};
@@ -49,8 +49,10 @@ pub enum Reads {
 /// One text between two layers.
 #[derive(Clone, Debug, Default)]
 pub struct TextRows {
-    /// The residual stream, `[tokens, hidden]`.
+    /// The residual stream, `[tokens, hidden]`; the active one of several.
     pub x: Vec<f32>,
+    /// All residual streams, `[tokens, n * hidden]`; empty where there is one alone, which is `x`.
+    streams: Vec<f32>,
     /// The tokens' vectors for each layer, `[tokens, n_layers * width]`; empty where there are none.
     inputs: Vec<f32>,
     /// Keys and values that later layers read, by the layer that stored them: blocks of a cache.
@@ -58,11 +60,17 @@ pub struct TextRows {
 }
 
 impl TextRows {
+    /// All residual streams, `[tokens, n * hidden]`; empty where there is one alone.
+    pub fn streams(&self) -> &[f32] {
+        &self.streams
+    }
+
     /// Most floats of a token.
     pub fn n_floats(spec: &ArchSpec) -> usize {
         let inputs = spec.layer_inputs.map_or(0, |inputs| inputs.width * spec.layers.len());
         let (widest, _) = spec.kv_sizes();
-        spec.hidden_size + inputs + spec.kv_sources().len() * widest.n_elements()
+        let n_streams = spec.streams.map_or(0, |streams| streams.n);
+        (1 + n_streams) * spec.hidden_size + inputs + spec.kv_sources().len() * widest.n_elements()
     }
 }
 
@@ -159,6 +167,7 @@ impl<D: Ops> LayerWalk<D> {
         pass.embed(spec, ends, tokens);
         let mut text = TextRows::default();
         pass.read_inputs(&mut text.inputs);
+        pass.read_streams(&mut text.streams);
         pass.read(false, &mut text.x);
         text
     }
@@ -176,7 +185,7 @@ impl<D: Ops> LayerWalk<D> {
     pub fn load(&mut self, files: &ModelFiles, layer: usize) -> Result<(), ModelError> {
         self.layer = None;
         let weights = walk_layer(files, &self.spec, &self.device, layer)?;
-        if let Some(up) = two_layers(&weights).map(|(up, _, _)| up.n)
+        if let Some(up) = two_layers(&weights).map(|(up, _)| up.n)
             && self.up.as_ref().is_none_or(|(width, _)| *width != up)
         {
             self.up = Some((up, self.device.buffer(up)));
@@ -195,7 +204,7 @@ impl<D: Ops> LayerWalk<D> {
     /// one reads was not run before.
     pub fn run(&mut self, text: &mut TextRows, mut tap: Option<&mut Tap<'_>>) {
         let Self { spec, ropes, device, buffers, kv, tables, n_tokens, layer, up, host, .. } = self;
-        let TextRows { x, inputs, pages } = text;
+        let TextRows { x, streams, inputs, pages } = text;
         let (layer_idx, weights) = layer.as_ref().expect("a layer is loaded");
         let hidden = spec.hidden_size;
         let m = x.len() / hidden;
@@ -208,6 +217,8 @@ impl<D: Ops> LayerWalk<D> {
         buffers.place(spec, &input, BLOCK_TOKENS);
         let n_inputs = inputs.len() / m;
         let inputs = (n_inputs > 0).then(|| put(device, inputs, [m, n_inputs]));
+        let n_streams = streams.len() / m;
+        let all_streams = (n_streams > 0).then(|| put(device, streams, [m, n_streams]));
         let n_blocks = m.div_ceil(BLOCK_TOKENS) as u32;
         let block_bytes = KvFootprint::new::<D>(spec, KvDtype::F32, BLOCK_TOKENS).place_bytes();
         if let Some(source) = spec.layers[*layer_idx].mixer.source() {
@@ -224,6 +235,10 @@ impl<D: Ops> LayerWalk<D> {
         pass.put(&rows, &ids, weights.first_norm());
         if let Some(inputs) = &inputs {
             pass.put_inputs(inputs, &ids);
+        }
+        if let Some(all) = &all_streams {
+            pass.put_streams(all, &ids);
+            pass.predict_streams(&layer);
         }
         let mut told = |reads, pass: &Pass<'_, D>, host: &mut Vec<f32>| {
             if let Some(tap) = &mut tap {
@@ -251,15 +266,39 @@ impl<D: Ops> LayerWalk<D> {
             return pass.read(false, x);
         }
         told(Reads::Mlp, &pass, host);
-        if let (Some(tap), Some((up_linear, act, is_gated)), Some((_, buf))) =
+        if let (Some(tap), Some((up_linear, shape)), Some((_, buf))) =
             (&mut tap, two_layers(weights), up)
         {
             pass.hidden_layer(&layer, up_linear, buf, host);
-            activate(act, is_gated, up_linear.n, host);
+            activate(shape, up_linear.n, host);
             tap(Reads::Hidden, host);
         }
         pass.mix_channels(&layer, false);
+        pass.read_streams(streams);
         pass.read(false, x);
+    }
+}
+
+impl<'p, D: Ops> Pass<'p, D> {
+    /// Puts rows in the place of embeddings: those of a matrix, looked up by their numbers.
+    fn put(&mut self, rows: &D::Weight, ids: &[TokenId], norm: Option<&Norm<D>>) {
+        self.device.embed(rows, ids, self.x);
+        if let Some(norm) = norm {
+            self.device.norm(self.x, norm, self.normed);
+        }
+    }
+
+    /// The first projection of a layer's perceptron, to the host; `buf` is as wide.
+    fn hidden_layer(
+        &mut self,
+        layer: &Layer<'p, D>,
+        up: &Linear<D>,
+        buf: &mut D::Buf,
+        out: &mut Vec<f32>,
+    ) {
+        let input = if layer.spec.wiring.pre_norm { &*self.normed } else { &*self.x };
+        self.device.linear(self.rows, up, input, buf);
+        self.device.read(buf, out);
     }
 }
 
@@ -285,29 +324,44 @@ fn put<D: Ops>(device: &D, rows: &[f32], shape: [usize; 2]) -> D::Weight {
     packed.expect("invariant: rows of f32 can be packed")
 }
 
-/// The first projection of a perceptron, its activation, and whether it has a gate.
-fn two_layers<D: Ops>(weights: &LayerWeights<D>) -> Option<(&crate::layer::Linear<D>, Act, bool)> {
+/// Activation of a perceptron, whether it has a gate, and where that is cut.
+type Shape = (Act, bool, Option<f32>);
+
+/// The first projection of a perceptron, and what follows it.
+fn two_layers<D: Ops>(weights: &LayerWeights<D>) -> Option<(&Linear<D>, Shape)> {
     match &weights.mlp {
-        Mlp::Gated(Module { spec, weights }) => Some((&weights.up, spec.act, true)),
-        Mlp::Plain(Module { spec, weights }) => Some((&weights.up, spec.act, false)),
+        Mlp::Gated(Module { spec, weights }) => Some((&weights.up, spec.shape())),
+        Mlp::Plain(Module { spec, weights }) => Some((&weights.up, (spec.act, false, None))),
         Mlp::Moe(_) | Mlp::WithExperts(_) | Mlp::Absent(_) => None,
     }
 }
 
 /// `act(gate) * up`, or `act(up)`, in place of rows of `width`.
-fn activate(act: Act, is_gated: bool, width: usize, rows: &mut Vec<f32>) {
+fn activate((act, is_gated, cut): Shape, width: usize, rows: &mut Vec<f32>) {
     if !is_gated {
         return rows.iter_mut().for_each(|x| *x = activated(act, *x));
     }
     let ffn = width / 2;
     let m = rows.len() / width;
     for row in 0..m {
+        if let Some(factor) = cut {
+            cut_gates(&mut rows[row * width..][..ffn], factor);
+        }
         for j in 0..ffn {
             let (gate, up) = (rows[row * width + j], rows[row * width + ffn + j]);
             rows[row * ffn + j] = activated(act, gate) * up;
         }
     }
     rows.truncate(m * ffn);
+}
+
+/// Takes the mean plus `factor` standard deviations off each gate, and drops what is negative then.
+fn cut_gates(gates: &mut [f32], factor: f32) {
+    let n = gates.len() as f32;
+    let mean = gates.iter().sum::<f32>() / n;
+    let variance = gates.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / n;
+    let cut = mean + factor * variance.sqrt();
+    gates.iter_mut().for_each(|x| *x = (*x - cut).max(0.0));
 }
 
 fn activated(act: Act, x: f32) -> f32 {

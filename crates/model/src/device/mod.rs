@@ -3,6 +3,7 @@
 //! ```text
 //! Device     where things lie: buffers, packed weights, KV, memory figures, ranks     this file
 //! Ops        what is computed: fused layer operations on what a Device holds          ops.rs
+//! StreamOps  the same of residual streams side by side                                streams.rs
 //! StepRows   the rows of a step, which reach every operation that has weights or KV    rows.rs
 //! ```
 //!
@@ -23,6 +24,7 @@ pub mod cpu;
 mod ops;
 mod packed;
 mod rows;
+mod streams;
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -40,6 +42,7 @@ pub use ops::{
 pub use packed::{MatrixSource, PackedBytes, PackedForm, PackedSize, StoredMatrix};
 pub(crate) use rows::RowPlan;
 pub use rows::{AdapterId, BlockTables, ForwardSequence, StepRows};
+pub use streams::{StreamOp, StreamOps};
 
 /// A device that holds a model: it allocates, packs, moves KV and says how much memory there is.
 ///

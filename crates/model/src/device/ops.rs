@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use pelton_base::TokenId;
 
-use super::{Device, StepRows};
+use super::{Device, StepRows, StreamOps};
 use crate::arch::{Act, Gqa, Mla};
 use crate::kv::KvPlace;
 use crate::layer::{
@@ -149,7 +149,7 @@ pub struct GreedyRows<'a> {
 /// The operations of a decoder's layers, on what a [`Device`] holds.
 ///
 /// Shapes: `m` is the number of rows of `x`.
-pub trait Ops: Device {
+pub trait Ops: StreamOps {
     /// The rows of a step where this device reads them: the host's arrays themselves, or a copy.
     type Rows<'a>: Copy + Debug;
 

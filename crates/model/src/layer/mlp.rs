@@ -31,6 +31,9 @@ pub struct GatedMlp {
     pub act: Act,
     /// Whether the three projections carry a bias.
     pub bias: bool,
+    /// Where few gates stay: those above their mean by this many standard deviations, which is taken off
+    /// them before the activation (Gemma Team, 2025: Gemma 3n).
+    pub cut: Option<f32>,
 }
 
 /// Packed weights of one perceptron.
@@ -110,9 +113,14 @@ fn two_layers(n_up: usize, ffn: usize, hidden: usize, bias: bool) -> Parameters 
 }
 
 impl GatedMlp {
+    /// Activation of the gate, that there is one, and where it is cut.
+    pub fn shape(&self) -> (Act, bool, Option<f32>) {
+        (self.act, true, self.cut)
+    }
+
     /// The perceptron of the same width that multiplies by no gate.
     pub fn without_gate(&self) -> PlainMlp {
-        let &Self { intermediate_size, act, bias } = self;
+        let &Self { intermediate_size, act, bias, .. } = self;
         PlainMlp { intermediate_size, act, bias }
     }
 }

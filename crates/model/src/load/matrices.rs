@@ -161,8 +161,9 @@ pub fn layer_shape(files: &ModelFiles, layer: usize) -> Result<LayerShape, Model
         // The stream reads these norms as well as the mixers.
         return Ok(shape);
     }
-    // With one norm for both mixers neither has it for itself.
-    if plan.mlp_norm.is_some() || !spec.layers[layer].wiring.pre_norm {
+    // With one norm for both mixers neither has it for itself, and the residual beside attention reads it.
+    let is_shared = spec.streams.is_some();
+    if !is_shared && plan.mlp_norm.is_some() || !spec.layers[layer].wiring.pre_norm {
         shape.mixer_norm = plan.attention_norm.as_ref().and_then(norm);
     }
     shape.mlp_norm = plan.mlp_norm.as_ref().and_then(norm);
@@ -178,7 +179,13 @@ pub fn outer_modules(files: &ModelFiles) -> Result<Vec<String>, ModelError> {
     let spec = files.spec()?;
     let lookup = Lookup::new(files, &spec, 1);
     let projection = |_| lookup.stem(Name::LayerProjection, 0);
-    Ok(spec.layer_inputs.map(projection).into_iter().collect())
+    let mut modules: Vec<String> = spec.layer_inputs.map(projection).into_iter().collect();
+    for name in [Name::StreamIn, Name::StreamOut] {
+        for nth in 1..spec.streams.map_or(1, |streams| streams.n) {
+            modules.push(Lookup { expert: Some(nth - 1), ..lookup }.stem(name, 0));
+        }
+    }
+    Ok(modules)
 }
 
 impl LayerShape {

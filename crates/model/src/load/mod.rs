@@ -24,6 +24,7 @@ mod packer;
 mod part;
 mod plan;
 mod quantization;
+mod streams;
 mod turned;
 mod walk;
 
@@ -48,6 +49,7 @@ pub(crate) use packer::Packer;
 pub(crate) use part::{Rows, in_pairs};
 pub(crate) use plan::{LayerPlan, LinearPlan, Lookup, NormPlan, Part, Plan, Projection};
 pub(crate) use quantization::{QuantizedTotals, quantized_totals};
+pub(crate) use streams::{LayerStreams, StreamsWeights};
 pub(crate) use turned::Turned;
 pub(crate) use walk::{walk_ends, walk_layer};
 
@@ -100,6 +102,8 @@ pub(crate) struct Weights<B: Device> {
     pub(crate) embedding_norm: Option<Norm<B>>,
     /// Vectors of tokens for each layer.
     pub(crate) inputs: Option<InputsWeights<B>>,
+    /// Projections to residual streams and from them.
+    pub(crate) streams: Option<StreamsWeights<B>>,
     pub(crate) layers: Vec<LayerWeights<B>>,
     /// The encoder of an encoder-decoder model.
     pub(crate) encoder: Option<EncoderWeights<B>>,
@@ -133,6 +137,8 @@ pub(crate) struct LayerWeights<B: Device> {
     pub(crate) input: Option<InputWeights<B>>,
     /// The factor of what the layer leaves.
     pub(crate) scale: Option<f32>,
+    /// The layer's part of residual streams.
+    pub(crate) streams: Option<LayerStreams<B>>,
 }
 
 /// Weights of the vectors that tokens have for each layer ([`LayerInputs`](crate::arch::LayerInputs)).
@@ -165,9 +171,11 @@ impl<B: Device> LayerWeights<B> {
         }
     }
 
-    /// The matrices at the end of the layer.
+    /// The matrices at the end of the layer, and those of residual streams.
     pub(crate) fn tail(&self) -> impl Iterator<Item = &B::Weight> {
-        self.input.iter().flat_map(|input| input.gate.weights().chain(input.out.weights()))
+        let inputs = self.input.iter();
+        let inputs = inputs.flat_map(|input| input.gate.weights().chain(input.out.weights()));
+        inputs.chain(self.streams.iter().flat_map(LayerStreams::matrices))
     }
 }
 

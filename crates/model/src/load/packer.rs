@@ -43,6 +43,7 @@ impl<B: Device> Packer<'_, B> {
             token_types: plan.token_types.as_ref().map(|table| self.matrix(table)).transpose()?,
             embedding_norm: self.optional_norm(&plan.embedding_norm)?,
             inputs: plan.inputs.as_ref().map(|inputs| self.inputs(inputs)).transpose()?,
+            streams: plan.streams.as_ref().map(|streams| self.streams(streams)).transpose()?,
             layers: plan.layers.iter().map(|plan| self.layer(plan)).collect::<Result<_, _>>()?,
             encoder: plan.encoder.as_ref().map(|encoder| self.encoder(encoder)).transpose()?,
             final_norm: self.optional_norm(&plan.final_norm)?,
@@ -74,6 +75,9 @@ impl<B: Device> Packer<'_, B> {
             mlp_post_norm: self.optional_norm(&plan.mlp_post_norm)?,
             input: plan.tail.input.as_ref().map(|input| self.input(input)).transpose()?,
             scale: plan.tail.scale.as_ref().map(|scale| self.scalar(scale)).transpose()?,
+            streams: (plan.tail.streams.as_ref())
+                .map(|streams| self.layer_streams(streams))
+                .transpose()?,
         })
     }
 

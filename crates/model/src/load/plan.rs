@@ -7,6 +7,7 @@ mod layer;
 mod linear;
 mod lookup;
 mod norms;
+mod streams;
 
 use std::fmt::Write as _;
 
@@ -23,6 +24,7 @@ pub(crate) use encoder::EncoderPlan;
 pub(crate) use inputs::{InputPlan, InputsPlan, TailPlan};
 pub(crate) use linear::Projection;
 pub(crate) use lookup::Lookup;
+pub(crate) use streams::{LayerStreamsPlan, StreamsPlan};
 
 /// All tensors of a model.
 pub(crate) struct Plan<'a> {
@@ -31,6 +33,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) token_types: Option<Part<'a>>,
     pub(crate) embedding_norm: Option<NormPlan<'a>>,
     pub(crate) inputs: Option<InputsPlan<'a>>,
+    pub(crate) streams: Option<StreamsPlan<'a>>,
     pub(crate) layers: Vec<LayerPlan<'a>>,
     pub(crate) encoder: Option<EncoderPlan<'a>>,
     pub(crate) final_norm: Option<NormPlan<'a>>,
@@ -172,6 +175,7 @@ impl<'a> Plan<'a> {
             },
             embedding_norm: lookup.optional_norm(spec.embedding_norm, Name::EmbeddingNorm, 0)?,
             inputs: spec.layer_inputs.map(|inputs| lookup.inputs(inputs)).transpose()?,
+            streams: spec.streams.map(|streams| lookup.streams(streams)).transpose()?,
             layers: spec
                 .layers
                 .iter()
@@ -201,6 +205,7 @@ impl<'a> Plan<'a> {
         let alone = by_head.chain(alone).chain(&self.head).chain(inputs.map(|own| &own.table));
         (self.mixers().flat_map(|mixer| mixer.linears))
             .chain(inputs.map(|own| &own.projection))
+            .chain(self.streams.iter().flat_map(StreamsPlan::linears))
             .flat_map(|linear| linear.runs().map(move |run| (run, linear.compute(asked))))
             .chain(alone.map(|part| (std::slice::from_ref(part), asked)))
             .collect()

@@ -20,6 +20,11 @@ pub(crate) fn walk_ends<D: Device>(
         // Tables are looked up as they are stored; a walk multiplies in f32.
         inputs.projection.is_exact = true;
     }
+    if let Some(streams) = &mut plan.streams {
+        streams.enter.iter_mut().for_each(|linear| linear.is_exact = true);
+        // A walk does not come to the end.
+        streams.leave.clear();
+    }
     let options = LoadOptions::default();
     let mut packer = packer(files, spec, device, &options);
     Ok(Weights {
@@ -28,6 +33,7 @@ pub(crate) fn walk_ends<D: Device>(
         token_types: plan.token_types.as_ref().map(|table| packer.matrix(table)).transpose()?,
         embedding_norm: packer.optional_norm(&plan.embedding_norm)?,
         inputs: plan.inputs.as_ref().map(|inputs| packer.inputs(inputs)).transpose()?,
+        streams: plan.streams.as_ref().map(|streams| packer.streams(streams)).transpose()?,
         layers: Vec::new(),
         encoder: None,
         final_norm: None,

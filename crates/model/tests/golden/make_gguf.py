@@ -11,6 +11,7 @@ it is folded into the weights of q, and the reference logits of the folder hold.
 import json
 import pathlib
 import sys
+from statistics import NormalDist
 
 import gguf
 import numpy as np
@@ -29,6 +30,14 @@ NEMOTRON_KEYS = {
     "expert_weights_scale": 2.5,
     "expert_weights_norm": True,
 }
+
+
+
+def deviations(parts):
+    """Standard deviations above the mean below which these parts of normal gates lie."""
+    inner = [NormalDist().inv_cdf(part) if part > 0.0 else -float("inf") for part in parts]
+    return [float(np.float32(x)) for x in inner]
+
 
 # name: (architecture, orders of the tensors, keys beside the usual ones)
 CASES = {
@@ -178,6 +187,19 @@ GEMMA4 = {
     "rope.dimension_count_swa": 8,
 }
 CASES |= {
+    "gemma3n": (
+        "GEMMA3N",
+        {"gemma3n"},
+        {
+            "rope.freq_base_swa": 100.0,
+            "attention.sliding_window_pattern": [True, True, False, True, False],
+            "attention.shared_kv_layers": 2,
+            "embedding_length_per_layer_input": 8,
+            "altup.num_inputs": 4,
+            "altup.active_idx": 0,
+            "activation_sparsity_scale": deviations([0.8, 0.3, 0.0, 0.0, 0.0]),
+        },
+    ),
     "gemma4": (
         "GEMMA4",
         {"gemma4"},
@@ -598,6 +620,19 @@ def recurrences(state, orders, keys):
     return out
 
 
+def gemma3n(state):
+    """Names without those of the model around the text; projections of streams in one tensor."""
+    out, apart = {}, {}
+    for name, x in state.items():
+        name = name.replace("model.language_model.", "model.")
+        stem, _, after = name.partition("_projections.")
+        if after:
+            apart.setdefault(f"{stem}_projections.weight", []).append(x)
+        else:
+            out[f"{name}.weight" if name.endswith("_scale") else name] = x
+    return out | {name: np.stack(list) for name, list in apart.items()}
+
+
 def gemma4(state):
     """Names without those of the model around the text; a factor of a layer is a weight."""
     out = {}
@@ -778,6 +813,8 @@ def main():
         state = checkpoint.state
         if orders & {"delta", "mamba", "selective", "kimi"}:
             state = recurrences(state, orders, keys)
+        if "gemma3n" in orders:
+            state = gemma3n(state)
         if "gemma4" in orders:
             state = gemma4(state)
         if "rwkv" in orders:

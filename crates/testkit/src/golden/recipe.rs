@@ -209,6 +209,13 @@ fn metadata(kind: &str, value: &Value) -> GgufValue {
         "f32" => GgufValue::F32(value.as_f64().expect("a number") as f32),
         "bool" => GgufValue::Bool(value.as_bool().expect("a truth value")),
         "[i32]" => GgufValue::Array(GgufArray::I32(list().map(signed).collect())),
+        "[f32]" => {
+            let number = |item: &Value| match item {
+                Value::String(text) => text.parse().expect("a number"),
+                item => item.as_f64().expect("a number") as f32,
+            };
+            GgufValue::Array(GgufArray::F32(list().map(number).collect()))
+        }
         "[bool]" => {
             let items = list().map(|item| item.as_bool().expect("a truth value")).collect();
             GgufValue::Array(GgufArray::Bool(items))

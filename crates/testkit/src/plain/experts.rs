@@ -102,7 +102,7 @@ pub(super) fn mixture(
         out = linear_row(up, &out);
     }
     if let Some(Module { spec: own, weights: shared }) = &moe.shared {
-        let given = perceptron(&shared.mlp, own.mlp.act, spec.has_gates, x);
+        let given = perceptron(&shared.mlp, (own.mlp.act, spec.has_gates, None), x);
         let factor = shared.switch.as_ref().map_or(1.0, |switch| sigmoid(linear_row(switch, x)[0]));
         out.iter_mut().zip(given).for_each(|(out, x)| *out += factor * x);
     }
@@ -118,7 +118,7 @@ pub(super) fn side_by_side(
     let norm = |x: &[f32], norm: &Norm<PlainDevice>| rms_norm(x, &norm.weight, norm.eps);
     let [mlp_in, mlp_out] = &weights.mlp_norms;
     let [experts_in, experts_out] = &weights.expert_norms;
-    let given = perceptron(&weights.mlp, spec.mlp.act, true, &norm(x, mlp_in));
+    let given = perceptron(&weights.mlp, spec.mlp.shape(), &norm(x, mlp_in));
     let rows = [&norm(x, &weights.router_norm)[..], &norm(x, experts_in)];
     let by_experts = mixture(&spec.experts, &weights.experts, rows);
     let sums = norm(&given, mlp_out).into_iter().zip(norm(&by_experts, experts_out));

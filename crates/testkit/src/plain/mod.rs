@@ -13,6 +13,7 @@
 //! recurrent.rs   convolutions and recurrences over states
 //! selective.rs   selective scans over states
 //! shift.rs       the mixers of RWKV-7
+//! streams.rs     residual streams side by side
 //! ```
 //!
 //! Sums are in f64 and rounded once. Nothing here aims at speed.
@@ -23,6 +24,7 @@ mod ops;
 mod recurrent;
 mod selective;
 mod shift;
+mod streams;
 
 use std::io::{Error, ErrorKind};
 use std::ops::Range;

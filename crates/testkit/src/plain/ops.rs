@@ -105,11 +105,13 @@ fn erf(x: f64) -> f64 {
 /// `down(act(gate(x)) · up(x))`, or `down(act(up(x)))` without a gate.
 pub(super) fn perceptron(
     layers: &TwoLayers<PlainDevice>,
-    act: Act,
-    is_gated: bool,
+    (act, is_gated, cut): (Act, bool, Option<f32>),
     x: &[f32],
 ) -> Vec<f32> {
-    let hidden = linear_row(&layers.up, x);
+    let mut hidden = linear_row(&layers.up, x);
+    if let Some(factor) = cut {
+        cut_gates(&mut hidden[..layers.down.k], factor);
+    }
     let hidden: Vec<f32> = match is_gated {
         false => hidden.iter().map(|x| activate(act, *x)).collect(),
         true => {
@@ -118,6 +120,15 @@ pub(super) fn perceptron(
         }
     };
     linear_row(&layers.down, &hidden)
+}
+
+/// Takes the mean plus `factor` standard deviations off each gate, and drops what is negative then.
+fn cut_gates(gates: &mut [f32], factor: f32) {
+    let n = gates.len() as f64;
+    let mean = gates.iter().map(|x| f64::from(*x)).sum::<f64>() / n;
+    let variance = gates.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / n;
+    let cut = mean + f64::from(factor) * variance.sqrt();
+    gates.iter_mut().for_each(|x| *x = (f64::from(*x) - cut).max(0.0) as f32);
 }
 
 /// The likeliest of the first tokens of a row of logits.
@@ -273,8 +284,8 @@ impl Ops for PlainDevice {
     fn mlp(&mut self, _rows: StepRows<'_>, mlp: &MlpWeights<Self>, x: &Rows, out: &mut Rows) {
         for (x, out) in x.iter().zip(out.reset(x.n())) {
             out.copy_from_slice(&match mlp {
-                Mlp::Gated(mlp) => perceptron(&mlp.weights, mlp.spec.act, true, x),
-                Mlp::Plain(mlp) => perceptron(&mlp.weights, mlp.spec.act, false, x),
+                Mlp::Gated(mlp) => perceptron(&mlp.weights, mlp.spec.shape(), x),
+                Mlp::Plain(mlp) => perceptron(&mlp.weights, (mlp.spec.act, false, None), x),
                 Mlp::Moe(moe) => super::experts::mixture(&moe.spec, &moe.weights, [x, x]),
                 Mlp::WithExperts(both) => super::experts::side_by_side(both, x),
                 Mlp::Absent(_) => unreachable!("the decoder skips it"),

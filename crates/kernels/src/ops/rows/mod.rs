@@ -1,4 +1,4 @@
-//! Operations on rows of activations: norms, adds, activations, rotary embedding, argmax.
+//! Operations on rows of activations: norms, adds, activations, rotary embedding, argmax, streams.
 //!
 //! ```text
 //! op (a method of `Cpu`)   checks shapes, cuts big inputs into tiles for the team
@@ -27,6 +27,7 @@ mod norm;
 mod rope;
 mod route;
 mod sigmoid;
+mod streams;
 
 use std::ops::Range;
 
@@ -41,6 +42,7 @@ pub(crate) use layer_norm::{moments, normalize};
 pub use norm::HeadLayout;
 pub use rope::RopeLayout;
 pub use route::Chosen;
+pub use streams::StreamRoutes;
 
 /// Below this many elements an operation stays on the calling thread: about two microseconds of
 /// work, which is what waking the team costs.

@@ -66,6 +66,7 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
             intermediate_size: cfg.intermediate_size,
             act: cfg.hidden_act,
             bias: mlp_bias,
+            cut: None,
         });
         let gqa = layer.gqa_mut();
         (gqa.qkv_bias, gqa.out_bias) = (bias, bias);

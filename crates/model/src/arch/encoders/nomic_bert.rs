@@ -82,6 +82,7 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
             intermediate_size: cfg.intermediate_size,
             act: cfg.hidden_act,
             bias: false,
+            cut: None,
         });
         let gqa = layer.gqa_mut();
         (gqa.qkv_bias, gqa.out_bias) = (false, false);

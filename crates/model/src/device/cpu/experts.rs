@@ -395,7 +395,7 @@ impl CpuDevice {
         out: &mut [f32],
     ) {
         let Module { spec, weights } = shared;
-        self.perceptron(&weights.mlp, spec.mlp.act, has_gates, x, out);
+        self.perceptron(&weights.mlp, (spec.mlp.act, has_gates, None), x, out);
         factors.clear();
         factors.resize(x.n_rows(), 1.0);
         if let Some(switch) = &weights.switch {
@@ -424,7 +424,7 @@ impl CpuDevice {
             cpu.rms_norm(x.floats(), &norm.weight, norm.eps, out);
         };
         norm(&self.cpu, x, mlp_in, normed);
-        self.perceptron(&weights.mlp, spec.mlp.act, true, normed, given.floats_mut(m));
+        self.perceptron(&weights.mlp, spec.mlp.shape(), normed, given.floats_mut(m));
         norm(&self.cpu, given, mlp_out, perceptron);
         norm(&self.cpu, x, &weights.router_norm, routed);
         norm(&self.cpu, x, experts_in, normed);

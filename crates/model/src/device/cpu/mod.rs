@@ -6,6 +6,7 @@
 //! ops.rs       operations of layers      latent.rs    latent attention      experts.rs    mixtures
 //! sequences.rs sequences, block tables and lanes    kv.rs    pages and states
 //! recurrent.rs, selective.rs, shift.rs              recurrences
+//! streams.rs   residual streams side by side
 //! ```
 //!
 //! Intermediate results that nothing else reads stay in scratch rows that are reused by every layer
@@ -22,6 +23,7 @@ mod recurrent;
 mod selective;
 mod sequences;
 mod shift;
+mod streams;
 
 use std::ops::Range;
 use std::sync::Arc;

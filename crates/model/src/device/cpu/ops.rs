@@ -22,14 +22,16 @@ impl CpuDevice {
     pub(super) fn perceptron(
         &mut self,
         layers: &TwoLayers<Self>,
-        act: Act,
-        is_gated: bool,
+        (act, is_gated, cut): (Act, bool, Option<f32>),
         x: &Activations,
         out: &mut [f32],
     ) {
         self.hidden.resize(x.n_rows() * layers.up.n, 0.0);
         multiply(&self.cpu, &mut self.input, &layers.up, x, &mut self.hidden);
         self.activated.reset(layers.down.k, handed_to(&self.cpu, &layers.down));
+        if let Some(factor) = cut {
+            self.cpu.cut_gates(&mut self.hidden, layers.down.k, factor);
+        }
         if is_gated {
             self.cpu.gated_mul(act, &self.hidden, &mut self.activated);
         } else {
@@ -373,8 +375,8 @@ impl Ops for CpuDevice {
     ) {
         let out = out.floats_mut(x.n_rows());
         match mlp {
-            Mlp::Gated(mlp) => self.perceptron(&mlp.weights, mlp.spec.act, true, x, out),
-            Mlp::Plain(mlp) => self.perceptron(&mlp.weights, mlp.spec.act, false, x, out),
+            Mlp::Gated(mlp) => self.perceptron(&mlp.weights, mlp.spec.shape(), x, out),
+            Mlp::Plain(mlp) => self.perceptron(&mlp.weights, (mlp.spec.act, false, None), x, out),
             Mlp::Moe(moe) => self.mixture((&moe.spec, &moe.weights), [x, x], out),
             Mlp::WithExperts(both) => self.side_by_side(both, x, out),
             Mlp::Absent(_) => unreachable!("invariant: layers without a perceptron skip it"),

@@ -1,5 +1,6 @@
 //! GGUF metadata, read into the same [`HfConfig`] as a `config.json`.
 
+mod gemma3n;
 mod gemma4;
 mod hybrid;
 mod rope;
@@ -96,6 +97,9 @@ pub(crate) fn read_config(
     if let Some(sizes) = &sizes {
         sizes.tell(&source, &mut fields)?;
     }
+    if name == gemma3n::NAME {
+        gemma3n::tell(&source, num_hidden_layers, &mut fields)?;
+    }
     let fields = usual_fields(arch, Value::Object(fields));
     let field = |name: &str| Field::new(name, fields.get(name));
     let window = match (window, field("sliding_window").non_null()) {
@@ -115,6 +119,7 @@ pub(crate) fn read_config(
         hidden_size,
         intermediate_size: match &sizes {
             Some(sizes) => sizes.ffn,
+            None if name == gemma3n::NAME => gemma3n::read_ffn(&source, num_hidden_layers)?,
             None => mixers.read_ffn(&source)?,
         },
         num_hidden_layers,
@@ -262,6 +267,9 @@ fn scalars(metadata: &BTreeMap<String, GgufValue>) -> Value {
             GgufValue::Array(GgufArray::I32(list)) => Value::from(list.clone()),
             GgufValue::Array(GgufArray::U32(list)) => Value::from(list.clone()),
             GgufValue::Array(GgufArray::Bool(list)) => Value::from(list.clone()),
+            GgufValue::Array(GgufArray::F32(list)) => {
+                list.iter().map(|x| float(decimal(*x))).collect()
+            }
             GgufValue::Array(array) => Value::String(format!("an array of {}", array.type_name())),
             GgufValue::U64(x) => Value::from(*x),
             other => match other.as_i128().and_then(|x| i64::try_from(x).ok()) {

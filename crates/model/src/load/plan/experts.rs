@@ -150,6 +150,24 @@ impl<'a> Lookup<'a, '_> {
         (0..n).map(expert).collect()
     }
 
+    /// Matrices `[rows, k]` outside of layers, each in a tensor of its own where the name has a `*`, else
+    /// all in one tensor.
+    pub(super) fn stacked(
+        &self,
+        name: Name,
+        [n, rows, k]: [usize; 3],
+    ) -> Result<Vec<LinearPlan<'a>>, ModelError> {
+        if !self.stem(name, 0).contains('*') {
+            let stack = self.needed_stack(0, name, [n, rows, k], false)?;
+            return Ok((0..n).map(|nth| stack.linear(nth, &[Rows::all(rows)])).collect());
+        }
+        let alone = |nth| {
+            let own = Lookup { expert: Some(nth), ..*self };
+            own.linear(0, &[Projection { name, rows: Rows::all(rows) }], k, false)
+        };
+        (0..n).map(alone).collect()
+    }
+
     fn needed_stack(
         &self,
         layer: usize,

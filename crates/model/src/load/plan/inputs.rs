@@ -3,7 +3,7 @@
 
 use pelton_quant::checkpoint::QuantizedTensor;
 
-use super::{Factors, LinearPlan, Lookup, NormPlan, Part, Projection, Rows};
+use super::{Factors, LayerStreamsPlan, LinearPlan, Lookup, NormPlan, Part, Projection, Rows};
 use crate::arch::{LayerInputs, Part as Name};
 use crate::error::ModelError;
 use crate::layer::PlannedTensors;
@@ -24,6 +24,8 @@ pub(crate) struct TailPlan<'a> {
     pub(crate) input: Option<InputPlan<'a>>,
     /// The factor of what the layer leaves.
     pub(crate) scale: Option<NormPlan<'a>>,
+    /// The layer's part of residual streams.
+    pub(crate) streams: Option<LayerStreamsPlan<'a>>,
 }
 
 /// Tensors by which a layer takes in its vector.
@@ -36,14 +38,18 @@ pub(crate) struct InputPlan<'a> {
 }
 
 impl<'a> TailPlan<'a> {
-    /// The projections, and the factor as a vector of one element.
+    /// The projections, the factor as a vector of one element, and what there is of streams.
     pub(in crate::load) fn tensors(&self) -> PlannedTensors<'_, 'a> {
         let linears = self.input.iter().flat_map(|input| [&input.gate, &input.out]);
-        PlannedTensors {
+        let mut tensors = PlannedTensors {
             linears: linears.collect(),
             vectors: self.scale.iter().collect(),
             ..Default::default()
+        };
+        if let Some(streams) = &self.streams {
+            streams.add_to(&mut tensors);
         }
+        tensors
     }
 }
 
@@ -85,6 +91,9 @@ impl<'a> Lookup<'a, '_> {
         Ok(TailPlan {
             input: self.spec.layer_inputs.map(input).transpose()?,
             scale: self.spec.scales_layers.then(scale).transpose()?,
+            streams: (self.spec.streams)
+                .map(|streams| self.layer_streams(layer, streams))
+                .transpose()?,
         })
     }
 }
