@@ -26,7 +26,7 @@ use crate::device::Device;
 /// Positions of a chunk. It is part of the definition of a result: another length gives other bits.
 pub const CHUNK_TOKENS: usize = 64;
 
-/// What one recurrent layer keeps of a sequence, in elements.
+/// Sizes of the state of one recurrent layer, in elements.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct StateLayer {
     /// Heads of keys and queries; 0 for a layer that is a convolution alone.
