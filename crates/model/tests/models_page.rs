@@ -190,7 +190,9 @@ fn encoder_decoder(arch: &Arch) -> String {
     };
     let (folders, files) = (names(|_| true), names(|golden| golden.checkpoint.has_gguf()));
     let (folders, files) = (golden_cell(&folders, "no"), golden_cell(&files, "not read"));
-    let (families, gguf_names) = (code(arch.names), code(arch.gguf_names));
+    let families = code(arch.names);
+    let gguf_names =
+        if arch.gguf_names.is_empty() { "-".to_owned() } else { code(arch.gguf_names) };
     format!("| {families} | {folders} | {gguf_names} | {files} |\n")
 }
 

@@ -168,9 +168,11 @@ mod tests {
             let name = arch.names[0];
             // The fields of experts are in the way of a family that has them as another one.
             let n_experts = if name.starts_with("MiniCPM") { 0 } else { 8 };
+            // Decoders with an encoder have no groups of heads.
+            let n_kv_heads = if arch.hf.encoder.is_some() { 4 } else { 2 };
             let text = format!(
                 r#"{{"architectures": ["{name}"], "hidden_size": 64, "intermediate_size": 128,
-                    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+                    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": {n_kv_heads},
                     "head_dim": 16, "rotary_dim": 8, "vocab_size": 256, "max_position_embeddings": 128,
                     "kv_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 8,
                     "v_head_dim": 16, "num_experts": {n_experts}, "num_experts_per_tok": 2,
@@ -189,7 +191,7 @@ mod tests {
                 assert_eq!(layer.mixer.n_heads() % n_kv_heads, 0, "{name}");
                 let is_absent = matches!(layer.mixer, Mixer::Absent(_));
                 let keeps = kept.pages.is_some() || kept.state.is_some();
-                assert!(keeps || is_absent, "{name}");
+                assert!(keeps || is_absent || layer.mixer.source().is_some(), "{name}");
             }
         }
     }

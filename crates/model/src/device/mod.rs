@@ -3,6 +3,7 @@
 //! ```text
 //! Device     where things lie: buffers, packed weights, KV, memory figures, ranks     this file
 //! Ops        what is computed: fused layer operations on what a Device holds          ops.rs
+//! CrossOps   the same of decoders that attend to an encoder                          cross.rs
 //! StreamOps  the same of residual streams side by side                                streams.rs
 //! StepRows   the rows of a step, which reach every operation that has weights or KV    rows.rs
 //! ```
@@ -21,6 +22,7 @@
 //! sources and proves it.
 
 pub mod cpu;
+mod cross;
 mod ops;
 mod packed;
 mod rows;
@@ -35,9 +37,10 @@ use crate::comm::Communicator;
 use crate::kv::{KvPlace, KvShape};
 use crate::state::{StateBytes, StateCopy, StateShape};
 
+pub use cross::{CrossOp, CrossOps};
 pub use ops::{
-    AttentionOp, ConvOp, CrossOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp,
-    ShiftMixer, ShiftOp,
+    AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp, ShiftMixer,
+    ShiftOp,
 };
 pub use packed::{MatrixSource, PackedBytes, PackedForm, PackedSize, StoredMatrix};
 pub(crate) use rows::RowPlan;
@@ -56,6 +59,8 @@ pub trait Device: Sized + Send {
     type Vector: Send + Debug;
     /// Memory of sequences: a paged KV cache, and the states of recurrent layers.
     type Kv: Send;
+    /// The rows of a step where this device reads them: the host's arrays themselves, or a copy.
+    type Rows<'a>: Copy + Debug;
     /// The ranks that run the model together.
     type Comm: Communicator;
 

@@ -4,13 +4,13 @@ use std::fmt::Debug;
 
 use pelton_base::TokenId;
 
-use super::{Device, StepRows, StreamOps};
+use super::{CrossOps, Device, StepRows, StreamOps};
 use crate::arch::{Act, Gqa, Mla};
 use crate::kv::KvPlace;
 use crate::layer::{
-    ChannelMix, ChannelMixWeights, CrossAttention, CrossAttentionWeights, GqaWeights, Linear,
-    MlaWeights, MlpWeights, Norm, Recurrent, RecurrentWeights, SelectiveScan, SelectiveWeights,
-    ShortConv, ShortConvWeights, TimeMix, TimeMixWeights,
+    ChannelMix, ChannelMixWeights, GqaWeights, Linear, MlaWeights, MlpWeights, Norm, Recurrent,
+    RecurrentWeights, SelectiveScan, SelectiveWeights, ShortConv, ShortConvWeights, TimeMix,
+    TimeMixWeights,
 };
 use crate::rope::RopeTable;
 
@@ -27,22 +27,6 @@ pub struct AttentionOp<'a, D: Ops> {
     pub gqa: &'a Gqa,
     /// Weights.
     pub weights: &'a GqaWeights<D>,
-}
-
-/// One layer's attention to the sources of sequences in one step.
-#[derive(Debug)]
-pub struct CrossOp<'a, D: Ops> {
-    /// All rows of the step: of encoders where keys and values are stored, of decoders where they are
-    /// read.
-    pub rows: D::Rows<'a>,
-    /// Where its keys and values lie in blocks.
-    pub place: KvPlace,
-    /// Memory group of the layer.
-    pub group: usize,
-    /// Shapes.
-    pub cross: &'a CrossAttention,
-    /// Weights.
-    pub weights: &'a CrossAttentionWeights<D>,
 }
 
 /// One layer's latent attention in one step.
@@ -149,10 +133,7 @@ pub struct GreedyRows<'a> {
 /// The operations of a decoder's layers, on what a [`Device`] holds.
 ///
 /// Shapes: `m` is the number of rows of `x`.
-pub trait Ops: StreamOps {
-    /// The rows of a step where this device reads them: the host's arrays themselves, or a copy.
-    type Rows<'a>: Copy + Debug;
-
+pub trait Ops: StreamOps + CrossOps {
     /// Resources held until the end of a step, such as threads that are kept awake.
     type Turn;
 
@@ -204,26 +185,6 @@ pub trait Ops: StreamOps {
         &mut self,
         op: &AttentionOp<'_, Self>,
         qkv: &Self::Buf,
-        kv: &Self::Kv,
-        out: &mut Self::Buf,
-    );
-
-    /// Projects the rows of an encoder to the keys and values of one layer of the decoder, and stores
-    /// them: `x` is `[m, hidden]`, `kv_rows` becomes `[m, 2 * width]`.
-    fn store_source(
-        &mut self,
-        op: &CrossOp<'_, Self>,
-        x: &Self::Buf,
-        kv: &mut Self::Kv,
-        kv_rows: &mut Self::Buf,
-    );
-
-    /// Attention of each row to the whole source of its sequence: `q` is `[m, width]`, and `out`
-    /// becomes so.
-    fn cross_attention(
-        &mut self,
-        op: &CrossOp<'_, Self>,
-        q: &Self::Buf,
         kv: &Self::Kv,
         out: &mut Self::Buf,
     );

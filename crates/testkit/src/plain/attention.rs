@@ -7,7 +7,7 @@
 //! ```
 
 use pelton_model::arch::{Gqa, QkNorm};
-use pelton_model::device::{AttentionOp, CrossOp, ForwardSequence, LatentOp, StepRows};
+use pelton_model::device::{AttentionOp, CrossOp, CrossOps, ForwardSequence, LatentOp, StepRows};
 use pelton_model::layer::Norm;
 use pelton_model::rope::RopeTable;
 
@@ -213,53 +213,6 @@ impl PlainDevice {
         }
     }
 
-    pub(super) fn store_cross(
-        &self,
-        op: &CrossOp<'_, Self>,
-        x: &Rows,
-        kv: &mut PlainKv,
-        kv_rows: &mut Rows,
-    ) {
-        linear(&op.weights.kv, x, kv_rows);
-        for (row, slot) in kv_rows.iter().zip(op.rows.slots(op.group)) {
-            let (key, value) = row.split_at(op.cross.width());
-            kv.store(op.place, *slot, key, value);
-        }
-    }
-
-    pub(super) fn attend_cross(
-        &self,
-        op: &CrossOp<'_, Self>,
-        q: &Rows,
-        kv: &PlainKv,
-        out: &mut Rows,
-    ) {
-        let (dim, scale) = (op.cross.head_dim, op.cross.scale);
-        let outs = out.reset(q.n());
-        for ((row, q), out) in q.iter().enumerate().zip(outs) {
-            let (sequence, _) = place_of(&op.rows, row);
-            for (h, out) in out.chunks_exact_mut(dim).enumerate() {
-                let load = |place| {
-                    let slot = slot_of(sequence, op.group, kv.shape.block_size, place);
-                    let (key, value) = kv.load(op.place, slot, h);
-                    (place, key, value)
-                };
-                let seen: Vec<_> = (0..sequence.n_source).map(load).collect();
-                let query = &q[h * dim..][..dim];
-                let head = Head {
-                    query,
-                    position: 0,
-                    scale,
-                    slope: 0.0,
-                    bias: None,
-                    softcap: None,
-                    sink: None,
-                };
-                head.attend(&seen, out);
-            }
-        }
-    }
-
     /// The absorbed form of latent attention (DeepSeek-AI, 2024): see `Mla`.
     pub(super) fn project_latent(
         &self,
@@ -351,4 +304,47 @@ impl PlainDevice {
 fn place_of<'a>(rows: &StepRows<'a>, row: usize) -> (&'a ForwardSequence<'a>, usize) {
     let sequence = &rows.sequences[rows.sequence_of[row] as usize];
     (sequence, row - sequence.rows.start)
+}
+
+impl CrossOps for PlainDevice {
+    fn store_source(
+        &mut self,
+        op: &CrossOp<'_, Self>,
+        x: &Rows,
+        kv: &mut PlainKv,
+        kv_rows: &mut Rows,
+    ) {
+        linear(&op.weights.kv, x, kv_rows);
+        for (row, slot) in kv_rows.iter().zip(op.rows.slots(op.group)) {
+            let (key, value) = row.split_at(op.cross.width());
+            kv.store(op.place, *slot, key, value);
+        }
+    }
+
+    fn cross_attention(&mut self, op: &CrossOp<'_, Self>, q: &Rows, kv: &PlainKv, out: &mut Rows) {
+        let (dim, scale) = (op.cross.head_dim, op.cross.scale);
+        let outs = out.reset(q.n());
+        for ((row, q), out) in q.iter().enumerate().zip(outs) {
+            let (sequence, _) = place_of(&op.rows, row);
+            for (h, out) in out.chunks_exact_mut(dim).enumerate() {
+                let load = |place| {
+                    let slot = slot_of(sequence, op.group, kv.shape.block_size, place);
+                    let (key, value) = kv.load(op.place, slot, h);
+                    (place, key, value)
+                };
+                let seen: Vec<_> = (0..sequence.n_source).map(load).collect();
+                let query = &q[h * dim..][..dim];
+                let head = Head {
+                    query,
+                    position: 0,
+                    scale,
+                    slope: 0.0,
+                    bias: None,
+                    softcap: None,
+                    sink: None,
+                };
+                head.attend(&seen, out);
+            }
+        }
+    }
 }

@@ -29,7 +29,7 @@ mod streams;
 use std::io::{Error, ErrorKind};
 use std::ops::Range;
 
-use pelton_model::device::{MatrixSource, PackedForm, PackedSize, StoredMatrix};
+use pelton_model::device::{MatrixSource, PackedForm, PackedSize, StepRows, StoredMatrix};
 use pelton_model::rope::RopeTable;
 use pelton_model::{
     CHUNK_TOKENS, Communicator, Compute, Device, KvDtype, KvPlace, KvShape, StateBytes, StateCopy,
@@ -213,6 +213,7 @@ impl Device for PlainDevice {
     type Weight = Matrix;
     type Vector = Vec<f32>;
     type Kv = PlainKv;
+    type Rows<'a> = StepRows<'a>;
     type Comm = Ranks;
 
     const HEAD_ROWS: usize = 1;

@@ -3,7 +3,7 @@
 use pelton_base::TokenId;
 use pelton_model::arch::{Act, Mlp};
 use pelton_model::device::{
-    AttentionOp, ConvOp, CrossOp, Head, LatentOp, RecurrentOp, SelectiveOp, ShiftOp, StepRows,
+    AttentionOp, ConvOp, Head, LatentOp, RecurrentOp, SelectiveOp, ShiftOp, StepRows,
 };
 use pelton_model::layer::{Linear, MlpWeights, Norm, TwoLayers};
 use pelton_model::rope::RopeTable;
@@ -147,7 +147,6 @@ fn likeliest(logits: &[f32]) -> Option<TokenId> {
 }
 
 impl Ops for PlainDevice {
-    type Rows<'a> = StepRows<'a>;
     /// Nothing is held.
     type Turn = ();
 
@@ -200,20 +199,6 @@ impl Ops for PlainDevice {
         out: &mut Rows,
     ) {
         self.attend_grouped(op, qkv, kv, out);
-    }
-
-    fn store_source(
-        &mut self,
-        op: &CrossOp<'_, Self>,
-        x: &Rows,
-        kv: &mut PlainKv,
-        kv_rows: &mut Rows,
-    ) {
-        self.store_cross(op, x, kv, kv_rows);
-    }
-
-    fn cross_attention(&mut self, op: &CrossOp<'_, Self>, q: &Rows, kv: &PlainKv, out: &mut Rows) {
-        self.attend_cross(op, q, kv, out);
     }
 
     fn latent_project_store(

@@ -14,6 +14,7 @@
 //! read (int8, bf16). Norms and activations write these forms themselves; the output of attention is
 //! brought into them here. Nothing is allocated in a step once the largest batch has been seen.
 
+mod cross;
 mod experts;
 mod kv;
 mod latent;
@@ -38,6 +39,7 @@ use pelton_tensor::{MappedFile, available_memory_bytes};
 use super::{Device, MatrixSource, PackedBytes, PackedForm, PackedSize, StoredMatrix};
 use crate::comm::SoleRank;
 use crate::decoder::Decoder;
+use crate::device::StepRows;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::kv::{KvPlace, KvShape};
@@ -155,6 +157,7 @@ impl Device for CpuDevice {
     type Weight = PackedMatrix;
     type Vector = Vec<f32>;
     type Kv = CpuKv;
+    type Rows<'a> = StepRows<'a>;
     type Comm = SoleRank;
 
     const HEAD_ROWS: usize = PANEL;
