@@ -24,7 +24,7 @@ fn files(golden: &GoldenSeq2Seq) -> (tempfile::TempDir, ModelFiles) {
     let temp = tempfile::tempdir().expect("temporary folder");
     let folder = temp.path().join("model");
     golden.checkpoint.write_bare_folder(&folder);
-    let files = ModelFiles::open(&folder).expect(golden.checkpoint.name());
+    let files = ModelFiles::open(&folder).expect("opens");
     (temp, files)
 }
 

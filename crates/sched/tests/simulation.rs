@@ -582,7 +582,7 @@ fn in_three_thousand_lives_with_states_every_row_follows_its_own_prefix() {
 /// The same life of a model with an encoder.
 fn with_sources(seed: u64) -> Workload {
     let mut workload = Workload { has_sources: true, ..random_workload(seed) };
-    if seed % 3 == 0 {
+    if seed.is_multiple_of(3) {
         workload.config.n_host_blocks = 40;
         workload.config.choices.preemption = PreemptionMode::Swap;
         workload.max_delay = 7;

@@ -14,7 +14,7 @@ use crate::worlds::*;
 fn open_golden(golden: &GoldenSeq2Seq) -> (ModelFiles, TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
     golden.checkpoint.write_bare_folder(folder.path());
-    (ModelFiles::open(folder.path()).expect(golden.checkpoint.name()), folder)
+    (ModelFiles::open(folder.path()).expect("opens"), folder)
 }
 
 /// The requests of all laws, with sources that fit into the smallest steps; two of them share a source,

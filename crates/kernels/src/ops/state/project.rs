@@ -149,7 +149,7 @@ fn project_tile<S: Simd, E: Element, const R: usize, const V: usize>(
             if R < 4 {
                 // A decoding row reads the state from memory, and then the updates. A line of the
                 // cache has two vectors of bf16.
-                if V == 1 || v * size_of::<E>() % size_of::<f32>() == 0 {
+                if V == 1 || (v * size_of::<E>()).is_multiple_of(size_of::<f32>()) {
                     s.prefetch(line[v].as_ptr().wrapping_byte_add(AHEAD_BYTES).cast());
                 }
                 let at = place.first * rows[0].len() + d * place.width + from + v;
