@@ -13,7 +13,7 @@ use pelton_sched::SchedulerConfig;
 
 use crate::SubmitError;
 
-/// What a model with an encoder makes of a request.
+/// The limits of a model with an encoder, and the tokens that its decoder begins with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sources {
     /// Longest source, in tokens.

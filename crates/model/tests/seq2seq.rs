@@ -315,3 +315,21 @@ fn distances_are_in_the_buckets_of_the_reference() {
         );
     }
 }
+
+#[test]
+fn a_forced_first_token_follows_the_one_that_the_decoder_begins_with() {
+    let (temp, _files) = files(&named("bart"));
+    let path = temp.path().join("model/config.json");
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&path).expect("config")).expect("JSON");
+    config["forced_bos_token_id"] = serde_json::json!(0);
+    let mut spec = |n_positions: usize| {
+        config["max_position_embeddings"] = serde_json::json!(n_positions);
+        std::fs::write(&path, config.to_string()).expect("config");
+        ModelFiles::open(&temp.path().join("model")).and_then(|files| files.spec())
+    };
+    let encoder = spec(3).expect("room for an answer").encoder.expect("an encoder");
+    assert_eq!(encoder.first_tokens, [TokenId(2), TokenId(0)]);
+    let error = spec(2).expect_err("no room for an answer").to_string();
+    assert!(error.contains("`max_position_embeddings`"), "{error}");
+}

@@ -37,7 +37,7 @@ impl SamplerState {
 
     fn ruled(request: &Request, rule: Option<Box<dyn RuleState>>) -> Self {
         let Ask { sampling, prompt, choice, stop_tokens, service, .. } = &request.ask;
-        // What an encoder reads is no part of the text that penalties count.
+        // Penalties count the decoder's own tokens, not those that an encoder reads.
         let mut state = Self::new(sampling, &prompt[service.source.end()..], *choice);
         let min_tokens = MinTokens::new(sampling.min_tokens, stop_tokens.clone());
         if !min_tokens.preserves_argmax() {

@@ -1,15 +1,12 @@
 //! BART (Lewis et al., 2020) and mBART (Liu et al., 2020): learned positions, layer norms after what is
 //! added (BART) or before a mixer (mBART), perceptrons without a gate.
-//!
-//! A layer of the decoder is two layers here: self-attention alone, then attention to the source with
-//! the perceptron.
 
 use super::{
-    Absent, Arch, ArchSpec, CrossAttention, EncoderSpec, Gqa, Halves, LayerSpec, LearnedPositions,
-    Mixer, Mlp, NormKind, Part, PlainMlp, Preset, Stored, Wiring, llama,
+    Arch, ArchSpec, EncoderSpec, Gqa, Halves, LayerSpec, LearnedPositions, Mixer, Mlp, NormKind,
+    Part, PlainMlp, Preset, Stored, Wiring, crossed, llama,
 };
 use crate::config::HfConfig;
-use crate::fields::ConfigError;
+use crate::fields::{ConfigError, Field};
 use pelton_base::{TokenId, limits};
 
 /// Rows of the tables of positions before that of position 0.
@@ -153,37 +150,30 @@ fn spec(cfg: &HfConfig, wiring: Wiring) -> Result<ArchSpec, ConfigError> {
     spec.positions = positions;
     spec.max_context = 2 * n_positions;
     let template = spec.layers.swap_remove(0);
-    let attention = |is_causal| {
-        let Mixer::Gqa(gqa) = template.mixer.clone() else {
-            unreachable!("invariant: Llama has grouped queries")
-        };
-        Gqa { qkv_bias: true, out_bias: true, rope: None, is_causal, ..gqa }
+    let template = LayerSpec { wiring, ..template };
+    let attention = |is_causal| Gqa {
+        qkv_bias: true,
+        out_bias: true,
+        ..crossed::attention(&template, is_causal)
     };
     let mlp = |intermediate_size| {
         Mlp::Plain(PlainMlp { intermediate_size, act: cfg.hidden_act, bias: true })
     };
-    let layer = |mixer, mlp| LayerSpec { mixer, mlp, wiring, kv_group: 0 };
-    let own = attention(true);
-    let cross = |layer| {
-        let Gqa { n_heads, head_dim, scale, .. } = own;
-        CrossAttention { n_heads, head_dim, bias: true, scale, kv_of: 2 * layer }
-    };
-    spec.layers = (0..n_layers)
-        .flat_map(|i| {
-            [
-                layer(Mixer::Gqa(own.clone()), Mlp::Absent(Absent)),
-                layer(Mixer::CrossAttention(cross(i)), mlp(decoder_width)),
-            ]
-        })
-        .collect();
-    let read = layer(Mixer::Gqa(attention(false)), mlp(cfg.intermediate_size));
+    spec.layers = crossed::decoder(n_layers, &attention(true), &mlp(decoder_width), &template);
+    let first_tokens = first_tokens(cfg)?;
+    if n_positions <= first_tokens.len() {
+        let expected = format!("more than {}, the tokens before an answer", first_tokens.len());
+        return Err(cfg.field("max_position_embeddings").error(expected));
+    }
+    let mixer = Mixer::Gqa(attention(false));
+    let read = LayerSpec { mixer, mlp: mlp(cfg.intermediate_size), ..template };
     spec.encoder = Some(EncoderSpec {
         layers: vec![read; cfg.num_hidden_layers],
         positions,
         final_norm: has_final_norm,
         max_source: n_positions,
         max_own: n_positions,
-        first_tokens: first_tokens(cfg)?,
+        first_tokens,
     });
     Ok(spec)
 }
@@ -191,8 +181,7 @@ fn spec(cfg: &HfConfig, wiring: Wiring) -> Result<ArchSpec, ConfigError> {
 /// The token that the decoder begins with, and the one that must follow it, where the config has one.
 fn first_tokens(cfg: &HfConfig) -> Result<Vec<TokenId>, ConfigError> {
     let fields = ["decoder_start_token_id", "forced_bos_token_id"].map(|name| cfg.field(name));
-    let token = |field: &crate::fields::Field<'_>| {
-        field.integer(0, cfg.vocab_size - 1).map(|id| TokenId(id as u32))
-    };
+    let token =
+        |field: &Field<'_>| field.integer(0, cfg.vocab_size - 1).map(|id| TokenId(id as u32));
     fields.iter().filter_map(|field| field.non_null()).map(token).collect()
 }

@@ -19,6 +19,7 @@ mod bloom;
 mod class_head;
 mod cohere;
 mod cohere2;
+mod crossed;
 mod deepseek;
 mod encoders;
 mod exaone4;

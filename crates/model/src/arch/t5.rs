@@ -1,11 +1,8 @@
 //! T5 (Raffel et al., 2020) and its relatives Flan-T5 and mT5: an encoder and a decoder without positions, whose scores have learned biases by distance.
-//!
-//! A layer of the decoder is two layers here: self-attention alone, then attention to the source with
-//! the perceptron.
 
 use super::{
-    Absent, Arch, ArchSpec, CrossAttention, EncoderSpec, GatedMlp, Gqa, Halves, LayerSpec, Mixer,
-    Mlp, Part, PlainMlp, Preset, RelativeBias, Stored, llama,
+    Arch, ArchSpec, EncoderSpec, GatedMlp, Gqa, Halves, LayerSpec, Mixer, Mlp, Part, PlainMlp,
+    Preset, RelativeBias, Stored, crossed, llama,
 };
 use crate::config::HfConfig;
 use crate::fields::{ConfigError, Field};
@@ -143,34 +140,19 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
         spec.logit_scale = (cfg.hidden_size as f32).sqrt().recip();
     }
     let template = spec.layers.swap_remove(0);
-    let attention = |is_causal| -> Result<Gqa, ConfigError> {
-        let Mixer::Gqa(mut gqa) = template.mixer.clone() else {
-            unreachable!("invariant: Llama has grouped queries")
-        };
-        if gqa.n_kv_heads != gqa.n_heads {
-            let expected = format!("{}, the number of heads", gqa.n_heads);
-            return Err(cfg.field("num_key_value_heads").error(expected));
-        }
-        (gqa.rope, gqa.scale, gqa.is_causal) = (None, 1.0, is_causal);
-        gqa.relative = Some(relative);
-        Ok(gqa)
+    let attention = |is_causal| {
+        let relative = Some(relative);
+        Gqa { scale: 1.0, relative, ..crossed::attention(&template, is_causal) }
     };
-    let layer = |mixer, mlp| LayerSpec { mixer, mlp, ..template.clone() };
-    let (own, read) = (attention(true)?, attention(false)?);
-    let cross = |layer| {
-        let Gqa { n_heads, head_dim, scale, .. } = own;
-        CrossAttention { n_heads, head_dim, bias: false, scale, kv_of: 2 * layer }
-    };
-    spec.layers = (0..n_layers)
-        .flat_map(|i| {
-            [
-                layer(Mixer::Gqa(own.clone()), Mlp::Absent(Absent)),
-                layer(Mixer::CrossAttention(cross(i)), mlp.clone()),
-            ]
-        })
-        .collect();
+    let own = attention(true);
+    if own.n_kv_heads != own.n_heads {
+        let expected = format!("{}, the number of heads", own.n_heads);
+        return Err(cfg.field("num_key_value_heads").error(expected));
+    }
+    spec.layers = crossed::decoder(n_layers, &own, &mlp, &template);
+    let read = LayerSpec { mixer: Mixer::Gqa(attention(false)), mlp, ..template };
     spec.encoder = Some(EncoderSpec {
-        layers: vec![layer(Mixer::Gqa(read), mlp); cfg.num_hidden_layers],
+        layers: vec![read; cfg.num_hidden_layers],
         positions: None,
         final_norm: true,
         max_source: CONTEXT,

@@ -20,7 +20,8 @@
 //! attention; the other rows are done once their keys and values are stored.
 //!
 //! `pass.rs` has the wiring of a layer; `kv.rs` the memory of sequences; `inputs.rs` the vectors that tokens
-//! have for each layer; `streams.rs` residual streams side by side; `walk.rs` runs one layer at a time for calibration.
+//! have for each layer; `source.rs` the encoder's part of a step; `streams.rs` residual streams side by
+//! side; `walk.rs` runs one layer at a time for calibration.
 //!
 //! **Architecture invariant:** nothing here knows an architecture's name, a weight format or a
 //! device.

@@ -25,7 +25,7 @@ pub(super) struct StreamRows<D: Ops> {
     all: D::Buf,
     /// Streams of the rows that go on in the last layer.
     spare: D::Buf,
-    /// What the router gives, `[m, n]`.
+    /// Output of the router, `[m, n]`.
     routed: D::Buf,
     /// Coefficients of predictions, `[m, n * n]`, and of corrections, `[m, n]`.
     predicting: D::Buf,
@@ -61,7 +61,7 @@ impl<D: Ops> StreamRows<D> {
         std::mem::swap(&mut self.all, &mut self.spare);
     }
 
-    /// What the router of a layer gives for rows; written to `routed`.
+    /// Writes the output of a layer's router to `routed`.
     fn route(&mut self, device: &mut D, rows: D::Rows<'_>, weights: &LayerStreams<D>, x: &D::Buf) {
         device.norm(x, &weights.router_norm, &mut self.normed);
         device.linear(rows, &weights.router, &self.normed, &mut self.routed);
@@ -104,7 +104,7 @@ impl<D: Ops> Pass<'_, D> {
         let (Some(weights), Some(own)) = (&layer.weights.streams, streams) else { return };
         let StreamRows { latent, normed: input, low, .. } = &mut **own;
         if let Some(norm) = &layer.weights.attention_norm {
-            // What attention read may lie in a form that cannot be taken apart.
+            // The input of attention may lie in a form that cannot be taken apart.
             device.norm(x, norm, input);
         }
         device.linear(*rows, &weights.left, input, latent);

@@ -62,7 +62,7 @@ impl<B: Device> Packer<'_, B> {
         })
     }
 
-    /// What a layer has of streams.
+    /// The weights by which a layer mixes streams.
     pub(super) fn layer_streams(
         &mut self,
         plan: &LayerStreamsPlan<'_>,

@@ -84,7 +84,7 @@ CASES = {
         T5 | NEAR | dict(num_layers=1, feed_forward_proj="gated-gelu"),
         16,
     ),
-    "bart": (t.BartForConditionalGeneration, t.BartConfig, BART | dict(forced_bos_token_id=0), 41),
+    "bart": (t.BartForConditionalGeneration, t.BartConfig, BART, 41),
     "mbart": (
         t.MBartForConditionalGeneration,
         t.MBartConfig,
@@ -135,9 +135,7 @@ def reference(model, config, n_source, seed):
     """A random source, and what the decoder makes of it; see the margin of `fixtures.reference`."""
     generator = torch.Generator().manual_seed(seed)
     source = torch.randint(2, VOCAB, (n_source,), generator=generator)
-    # The token that must come first is the decoder's second one.
-    forced = getattr(config, "forced_bos_token_id", None)
-    first = torch.tensor([config.decoder_start_token_id] + ([] if forced is None else [forced]))
+    first = torch.tensor([config.decoder_start_token_id])
     own, margin = first.clone(), float("inf")
     for _ in range(N_GREEDY):
         logits = model(input_ids=source[None], decoder_input_ids=own[None], use_cache=False).logits[0]
