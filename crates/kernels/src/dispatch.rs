@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!            KERNELS (private, best first)         each entry points to one table per module
+//!  amx        -> matmul::AMX, the rest of avx512
 //!  avx512vnni -> matmul::AVX512VNNI, the rest of avx512
 //!  avx512     -> matmul::AVX512  quantize::..  rows::AVX512  attention::AVX512  state::AVX512
 //!  avxvnni    -> matmul::AVXVNNI, the rest of avx2
@@ -12,8 +13,8 @@
 //! A module that adds an operation adds a field to its own `Table`, not here.
 //!
 //! `avx2` promises the target features `avx2,fma,f16c`; `avxvnni` adds `avxvnni` to them, and
-//! `avx512` adds `avx512f,avx512bw,avx512vl,avx512dq`, to which `avx512vnni` adds itself. No kernel
-//! may use more than its entry promises.
+//! `avx512` adds `avx512f,avx512bw,avx512vl,avx512dq`, to which `avx512vnni` adds itself, and `amx`
+//! the tile registers with their product of bf16. No kernel may use more than its entry promises.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -39,6 +40,17 @@ pub struct Kernels {
 
 /// All implementations compiled into this binary, best first.
 static KERNELS: &[Kernels] = &[
+    #[cfg(target_arch = "x86_64")]
+    Kernels {
+        name: "amx",
+        is_supported: || has_avx512vnni() && crate::simd::tiles::are_supported(),
+        matmul: &matmul::AMX,
+        quantize: &quantize::AVX512,
+        ceilings: &ceilings::AMX,
+        rows: &rows::AVX512,
+        attention: &attention::AVX512,
+        state: &state::AVX512,
+    },
     #[cfg(target_arch = "x86_64")]
     Kernels {
         name: "avx512vnni",

@@ -53,6 +53,9 @@ pub(crate) static AVX512VNNI: Table = Table {
     f32: multiply::x86::f32_avx512,
 };
 #[cfg(target_arch = "x86_64")]
+pub(crate) static AMX: Table =
+    Table { int8: multiply::x86::int8_tiles, bf16: multiply::x86::bf16_tiles, ..AVX512VNNI };
+#[cfg(target_arch = "x86_64")]
 pub(crate) static AVX512: Table =
     Table { int8: multiply::x86::int8_avx512, bf16: |_| None, ..AVX512VNNI };
 

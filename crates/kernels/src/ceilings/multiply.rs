@@ -4,6 +4,7 @@
 //! n_steps times:  for each of 12 or 16 accumulators:   acc = acc + a · b
 //!
 //!             int8                                bf16               f32
+//! amx         tdpbssd             4 x 32768       tdpbf16ps 4 x 16384 every 16th   as avx512vnni
 //! avx512vnni  vpdpbusd            16 x 128 ops    vdpbf16ps 16 x 64  vfmadd 16 x 32 ops per step
 //! avx512      maddubs, madd, add  16 x 128        -                  vfmadd 16 x 32
 //! avxvnni     vpdpbusd            12 x 64         -                  vfmadd 12 x 16
@@ -69,6 +70,8 @@ pub(super) mod x86 {
     use std::arch::asm;
     use std::arch::x86_64::*;
     use std::hint::black_box;
+
+    use crate::simd::tiles::{Form, INPUTS, ROW_BYTES, ROWS, Tiles};
 
     /// A value that the compiler knows nothing about, in the register where it is.
     macro_rules! opaque {
@@ -136,6 +139,50 @@ pub(super) mod x86 {
             }
         }
         (n_steps * 12 * 64) as u64
+    }
+
+    /// Steps of which a loop over tiles does one: its steps are longer.
+    const TILES_PER_STEP: usize = 16;
+
+    /// Products of tiles with four sums.
+    pub(crate) fn bf16_tiles(n_steps: usize) -> Option<u64> {
+        let n_steps = n_steps.div_ceil(TILES_PER_STEP);
+        // SAFETY: the table that this is in is for CPUs with tiles.
+        let mut tiles = unsafe { Tiles::of(Form::new([(ROWS, ROW_BYTES); 8])) };
+        zero_all(&mut tiles);
+        for _ in 0..n_steps {
+            tiles.dot_bf16::<0, 4, 5>();
+            tiles.dot_bf16::<1, 4, 5>();
+            tiles.dot_bf16::<2, 4, 5>();
+            tiles.dot_bf16::<3, 4, 5>();
+        }
+        let n_products = ROWS * ROWS * INPUTS;
+        Some((n_steps * 4 * 2 * n_products) as u64)
+    }
+
+    /// As [`bf16_tiles`], of bytes.
+    pub(crate) fn int8_tiles(n_steps: usize) -> u64 {
+        let n_steps = n_steps.div_ceil(TILES_PER_STEP);
+        // SAFETY: as above.
+        let mut tiles = unsafe { Tiles::of(Form::new([(ROWS, ROW_BYTES); 8])) };
+        zero_all(&mut tiles);
+        for _ in 0..n_steps {
+            tiles.dot_int8::<0, 4, 5>();
+            tiles.dot_int8::<1, 4, 5>();
+            tiles.dot_int8::<2, 4, 5>();
+            tiles.dot_int8::<3, 4, 5>();
+        }
+        let n_products = ROWS * ROWS * 2 * INPUTS;
+        (n_steps * 4 * 2 * n_products) as u64
+    }
+
+    fn zero_all(tiles: &mut Tiles) {
+        tiles.zero::<0>();
+        tiles.zero::<1>();
+        tiles.zero::<2>();
+        tiles.zero::<3>();
+        tiles.zero::<4>();
+        tiles.zero::<5>();
     }
 
     /// `None` without the instruction.

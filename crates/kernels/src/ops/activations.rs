@@ -3,7 +3,7 @@
 //! ```text
 //! F32      [m, width] f32                       float matrices but bf16
 //! Int8     values, scales, sums                 quantized matrices             (quantize.rs)
-//! Bf16     [m, stride] bf16                     bf16 matrices, where vdpbf16ps pays
+//! Bf16     [m, stride] bf16                     bf16 matrices, where vdpbf16ps pays or tiles exist
 //! Rounded  [m, width] f32, rounded to bf16      bf16 matrices elsewhere: the same products
 //! ```
 //!
@@ -90,7 +90,7 @@ pub struct Activations {
     forms: Forms,
     floats: Vec<f32>,
     int8: QuantizedRows,
-    bf16: Vec<u16>,
+    bf16: Vec<Line>,
     rounded: Vec<f32>,
 }
 
@@ -123,7 +123,6 @@ impl Activations {
     pub fn reset(&mut self, width: usize, forms: Forms) {
         if (self.width, self.forms) != (width, forms) {
             let empty = Self::new(width, forms);
-            self.bf16.clear();
             (self.n_rows, self.width, self.forms) = (0, empty.width, empty.forms);
         }
     }
@@ -184,7 +183,7 @@ impl Activations {
 
     pub(crate) fn bf16_rows(&self) -> HalfRows<'_> {
         assert!(self.forms.bf16, "invariant: these rows are held as bf16");
-        HalfRows { data: &self.bf16, stride: bf16_stride(self.width) }
+        HalfRows { data: bytemuck::cast_slice(&self.bf16), stride: bf16_stride(self.width) }
     }
 
     pub(crate) fn rounded(&self) -> &[f32] {
@@ -208,8 +207,8 @@ impl Activations {
             rounded: resized(&mut self.rounded, forms.rounded),
             int8: forms.int8.then(|| self.int8.parts(n_rows, width)),
             bf16: forms.bf16.then(|| {
-                self.bf16.resize(n_rows * bf16_stride(width), 0);
-                Parts::new(self.bf16.as_mut_slice())
+                self.bf16.resize(n_rows * bf16_stride(width) / GROUP, Line([0; GROUP]));
+                Parts::new(bytemuck::cast_slice_mut(&mut self.bf16))
             }),
         };
         // Last, as in `floats_mut`.
@@ -218,11 +217,16 @@ impl Activations {
     }
 }
 
+/// A cache line of bf16: rows begin at one, so that no load of a row takes two.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+struct Line([u16; GROUP]);
+
 /// Borrowed bf16 rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HalfRows<'a> {
     pub(crate) data: &'a [u16],
-    /// Elements from one row to the next: even, and the last of an odd width is followed by a 0.
+    /// Elements from one row to the next; zeros fill the last block of 32 of each.
     pub(crate) stride: usize,
 }
 
@@ -306,10 +310,18 @@ impl Writer<'_> {
         }
         if let Some(bf16) = &self.bf16 {
             let start = row * bf16_stride(self.width);
+            let is_end = columns.end == self.width;
+            let end = if is_end { columns.end.next_multiple_of(GROUP) } else { columns.end };
             // SAFETY: as above.
             unsafe {
-                let out = bf16.part(start + columns.start..start + columns.end);
-                (self.kernels.attention.kv.to_bf16)(made, out);
+                let out = bf16.part(start + columns.start..start + end);
+                let (values, padding) = out.split_at_mut(made.len());
+                (self.kernels.attention.kv.to_bf16)(made, values);
+                padding.fill(0);
+                let kernel = self.kernels.matmul.bf16.as_ref();
+                if let Some(arrange) = kernel.and_then(|kernel| kernel.arrange) {
+                    arrange(out);
+                }
             }
         }
         if let Some(rounded) = &self.rounded {
@@ -362,11 +374,15 @@ mod tests {
                     x.iter().map(|&x| half::bf16::from_f32(x).to_f32()).collect();
                 assert_eq!(bits(together.rounded()), bits(&rounded));
                 let halves = together.bf16_rows();
+                let arrange = cpu.kernels.matmul.bf16.as_ref().and_then(|kernel| kernel.arrange);
                 for (row, rounded) in rounded.chunks(width).enumerate() {
-                    for (i, rounded) in rounded.iter().enumerate() {
-                        let half = halves.data[row * halves.stride + i];
-                        assert_eq!(u32::from(half) << 16, rounded.to_bits());
+                    let mut expected: Vec<u16> =
+                        rounded.iter().map(|x| (x.to_bits() >> 16) as u16).collect();
+                    if let Some(arrange) = arrange {
+                        // SAFETY: these kernels are supported by this CPU.
+                        unsafe { arrange(&mut expected) };
                     }
+                    assert_eq!(halves.data[row * halves.stride..][..width], expected);
                 }
                 let mut alone = Activations::new(width, Forms::INT8);
                 cpu.write_rows(&x, &mut alone);

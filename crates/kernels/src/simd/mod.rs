@@ -33,6 +33,8 @@ mod scalar;
 mod shells;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod tiles;
 
 #[cfg(test)]
 pub(crate) use narrow::fp8_from_f32;

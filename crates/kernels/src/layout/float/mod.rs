@@ -28,8 +28,9 @@ pub(crate) unsafe trait FloatLayout {
     const LEN: usize = 1;
     /// Bytes of a panel per pair of inputs, about.
     const PAIR_BYTES: usize;
-    /// Whether the second input of a pair is added before the first.
-    const SECOND_FIRST: bool = false;
+    /// Whether sums follow the order of bf16 (see [`matmul`](crate::ops::matmul)): in halves of 32
+    /// inputs, of each pair the second before the first.
+    const IN_HALVES: bool = false;
     /// Whether each output has one f32 scale: at the head of the panel.
     const ROW_SCALE: bool = false;
 

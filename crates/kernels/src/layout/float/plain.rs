@@ -99,7 +99,7 @@ impl Bf16 {
 // SAFETY: 64 bytes per pair, the last one padded.
 unsafe impl FloatLayout for Bf16 {
     const PAIR_BYTES: usize = 64;
-    const SECOND_FIRST: bool = true;
+    const IN_HALVES: bool = true;
 
     fn row_bytes(k: usize) -> usize {
         k * 2

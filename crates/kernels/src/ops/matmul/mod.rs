@@ -13,8 +13,10 @@
 //! Lanes are outputs, so nothing is ever added across lanes, and every output has one accumulator:
 //!
 //! * f32, f16: `acc[n] = fma(x[k], w[n][k], acc[n])` for `k` ascending, from 0.
-//! * bf16: activations are rounded to bf16, and of each pair of inputs the second comes first (an
-//!   odd last one is followed by a zero): what `vdpbf16ps` does.
+//! * bf16: activations are rounded to bf16. Of each 32 inputs, the first 16 and the last 16 have
+//!   sums of their own, from 0, in which the second of each pair comes before the first; then
+//!   `acc[n] = acc[n] + (first + last)`. It is the order that both `vdpbf16ps` and the product of
+//!   tile registers can follow.
 //! * quantized layouts: `acc[n] = fma(isum as f32, sx * sw[n], acc[n])` for groups of 32 (or of 16,
 //!   as the layout has its scales) ascending, from 0; `isum` is the exact integer dot product of
 //!   the group (at most 2^19, so exact in f32), `sx` and `sw` the scales of activations and
@@ -23,7 +25,7 @@
 //!
 //! The order does not mention rows, tiles or threads: the bits are the same for every M, on every
 //! instruction set, with any team. (Payload and sign of a NaN are not part of the promise, nor are
-//! bf16 numbers below 2^-126, which `vdpbf16ps` takes for zero.)
+//! bf16 numbers below 2^-126, which `vdpbf16ps` and tiles take for zero.)
 //!
 //! A product of heads ([`Cpu::matmul_heads`]) is one product per head, of its own inputs and
 //! weights; the heads of all rows are handed out to threads together. [`Cpu::matmul_largest`] finds
@@ -113,7 +115,7 @@ mod shape_tests;
 #[cfg(test)]
 mod tests;
 
-/// Rows per block are a multiple of this, which all register tiles divide.
+/// Rows per block are a multiple of this, which all tiles in vector registers divide.
 const ROW_BLOCK_UNIT: usize = 24;
 
 pub use groups::{MatmulGroup, MatmulGroups};
@@ -135,8 +137,33 @@ pub struct MatmulOutput<'a> {
 pub(crate) struct Table {
     float: fn(WeightLayout) -> float::Kernel,
     int: fn(WeightLayout) -> int::Kernel,
+    /// The same for many rows, where another kernel is faster.
+    int_many: Option<IntMany>,
     /// bf16 weights with bf16 activations, where there is an instruction for it that pays.
     pub(crate) bf16: Option<Bf16Kernel>,
+    /// Blocks of bf16 and int8 products, where kernels want larger ones than the tuning finds.
+    least: LeastBlock,
+}
+
+/// Sizes that blocks have at least.
+#[derive(Clone, Copy, Debug)]
+struct LeastBlock {
+    /// Bytes of activations.
+    row_bytes: usize,
+    /// Panels, from [`MANY_ROWS`](Self::MANY_ROWS) on.
+    strip_panels: usize,
+    /// Rows, from there on.
+    rows: usize,
+}
+
+impl LeastBlock {
+    /// What the tuning says.
+    const TUNED: Self = Self { row_bytes: 0, strip_panels: 0, rows: ROW_BLOCK_UNIT };
+    /// Tiles put weights in order for each block of rows, and scales of rows for each strip; every CPU
+    /// that has them has 2 MiB of second-level cache.
+    #[cfg(target_arch = "x86_64")]
+    const TILES: Self = Self { row_bytes: 1 << 20, strip_panels: 16, rows: 4 * ROW_BLOCK_UNIT };
+    const MANY_ROWS: usize = 48;
 }
 
 /// A kernel for pairs of bf16, and whether to use it.
@@ -144,6 +171,35 @@ pub(crate) struct Table {
 pub(crate) struct Bf16Kernel {
     pub(crate) is_used: fn() -> bool,
     tile: unsafe fn(&Tile<'_, HalfRows<'_>>),
+    /// Puts activations, whole blocks of 32, in the order that the kernel reads, if it has one.
+    pub(crate) arrange: Option<unsafe fn(&mut [u16])>,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Bf16Kernel {
+    /// The kernel for `vdpbf16ps`.
+    const PAIRS: Self = Self { is_used: float::bf16_pays, tile: float::bf16, arrange: None };
+    /// The kernel for tile registers.
+    const TILES: Self =
+        Self { is_used: || true, tile: float::tiles, arrange: Some(float::arrange_for_tiles) };
+}
+
+/// Kernels for products of many rows.
+#[derive(Clone, Copy, Debug)]
+struct IntMany {
+    /// Rows of a block from which they are used.
+    from_rows: usize,
+    kernel: fn(WeightLayout) -> int::Kernel,
+}
+
+impl Table {
+    /// The kernel for a block of `m` rows.
+    fn int_for(&self, layout: WeightLayout, m: usize) -> int::Kernel {
+        match &self.int_many {
+            Some(many) if m >= many.from_rows => (many.kernel)(layout),
+            _ => (self.int)(layout),
+        }
+    }
 }
 
 macro_rules! table {
@@ -158,7 +214,9 @@ macro_rules! table {
                 I => int::$int::<I> as int::Kernel,
                 _F => unreachable!("invariant: a float layout has a kernel of its own kind"),
             ),
+            int_many: None,
             bf16: $bf16,
+            least: LeastBlock::TUNED,
         };
     };
 }
@@ -174,8 +232,23 @@ table!(
 table!(
     #[cfg(target_arch = "x86_64")]
     AVX512VNNI, float avx512, int avx512vnni,
-    bf16 Some(Bf16Kernel { is_used: float::bf16_pays, tile: float::bf16 })
+    bf16 Some(Bf16Kernel::PAIRS)
 );
+#[cfg(target_arch = "x86_64")]
+pub(crate) static AMX: Table = Table {
+    int_many: Some(IntMany {
+        from_rows: int::LEAST_ROWS_OF_TILES,
+        kernel: |layout| {
+            with_layout!(layout,
+                I => int::tiles::<I>(),
+                _F => unreachable!("invariant: a float layout has a kernel of its own kind"),
+            )
+        },
+    }),
+    bf16: Some(Bf16Kernel::TILES),
+    least: LeastBlock::TILES,
+    ..AVX512VNNI
+};
 table!(
     #[cfg(target_arch = "x86_64")]
     AVX512, float avx512, int avx512, bf16 None
@@ -184,8 +257,10 @@ table!(
 table!(AVXVNNI_BY_AVX512, float avx2, int avxvnni_by_avx512, bf16 None);
 /// With `vdpbf16ps` wherever it exists, and without it, so that tests reach both.
 #[cfg(all(test, target_arch = "x86_64"))]
-pub(crate) static AVX512_BF16: Table =
-    Table { bf16: Some(Bf16Kernel { is_used: float::has_bf16, tile: float::bf16 }), ..AVX512VNNI };
+pub(crate) static AVX512_BF16: Table = Table {
+    bf16: Some(Bf16Kernel { is_used: float::has_bf16, ..Bf16Kernel::PAIRS }),
+    ..AVX512VNNI
+};
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) static AVX512_NO_BF16: Table = Table { bf16: None, ..AVX512VNNI };
 
@@ -245,6 +320,13 @@ impl Target {
         let first_column = block.panels.start * PANEL;
         let ptr = self.ptr.wrapping_add(block.rows.start * self.stride + first_column);
         Self { ptr, n_columns: self.n_columns - first_column, ..*self }
+    }
+
+    /// Place of the first output of a panel in a row, unless the panel has columns too many.
+    #[cfg(target_arch = "x86_64")]
+    fn whole_panel(&self, row: usize, panel: usize) -> Option<*mut f32> {
+        let is_whole = (panel + 1) * PANEL <= self.n_columns;
+        is_whole.then(|| self.ptr.wrapping_add(row * self.stride + panel * PANEL))
     }
 
     /// Writes the accumulators of one panel to one row.
@@ -324,7 +406,8 @@ impl Cpu {
         // invariants.
         match self.kernels.form_for(w.layout()) {
             Form::Int8 => {
-                let (rows, kernel) = (x.int8_rows().starting_at(row), (table.int)(w.layout()));
+                let rows = x.int8_rows().starting_at(row);
+                let kernel = table.int_for(w.layout(), block.rows.len());
                 // SAFETY: see above.
                 unsafe { kernel(&block.tile(w, rows, y)) }
             }
@@ -358,16 +441,23 @@ impl Cut {
     /// Cuts `m` rows; `n_row_strips` is the number of rows times strips in the whole call.
     fn new(cpu: &Cpu, w: &PackedMatrix, m: usize, n_row_strips: usize) -> Self {
         let Tuning { strip_panels, row_block_bytes, .. } = cpu.tuning.clamped();
-        let row_bytes = match cpu.kernels.form_for(w.layout()) {
-            Form::Int8 => w.k(),
-            Form::Bf16 => w.k() * 2,
-            Form::F32 | Form::Rounded => w.k() * 4,
+        let (row_bytes, least) = match cpu.kernels.form_for(w.layout()) {
+            Form::Int8 => (w.k(), cpu.kernels.matmul.least),
+            Form::Bf16 => (w.k() * 2, cpu.kernels.matmul.least),
+            Form::F32 | Form::Rounded => (w.k() * 4, LeastBlock::TUNED),
         };
-        let most = (row_block_bytes / row_bytes.max(1)).max(ROW_BLOCK_UNIT);
+        let is_many = m >= LeastBlock::MANY_ROWS;
+        let unit = if is_many { least.rows } else { ROW_BLOCK_UNIT };
+        let most = (row_block_bytes.max(least.row_bytes) / row_bytes.max(1)).max(unit);
+        let wanted_blocks = 4 * cpu.team.n_threads();
+        let wide = strip_panels.max(least.strip_panels);
+        let n_wide = (n_row_strips * strip_panels).div_ceil(wide);
+        let is_wide = is_many && n_wide >= wanted_blocks * unit;
+        let (strip_panels, n_row_strips) =
+            if is_wide { (wide, n_wide) } else { (strip_panels, n_row_strips) };
         // A narrow matrix has too few strips for all threads, so each block gets fewer rows.
-        let per_thread = n_row_strips.div_ceil(4 * cpu.team.n_threads());
-        let wanted = most.min(per_thread.max(ROW_BLOCK_UNIT));
-        let rows_per_block = wanted.next_multiple_of(ROW_BLOCK_UNIT);
+        let per_thread = n_row_strips.div_ceil(wanted_blocks);
+        let rows_per_block = most.min(per_thread.max(unit)).next_multiple_of(unit);
         Self { n_panels: w.n_panels(), strip_panels, m, rows_per_block }
     }
 

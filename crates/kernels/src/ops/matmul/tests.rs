@@ -377,3 +377,16 @@ fn a_product_of_heads_is_the_product_of_each() {
         }
     }
 }
+
+#[test]
+fn many_rows_of_a_narrow_matrix_stay_in_one_block_for_tiles() {
+    // Otherwise no test here would reach the kernel for them.
+    for kernels in Kernels::available().filter(|kernels| kernels.matmul.int_many.is_some()) {
+        let cpu = Cpu::with(kernels, 5);
+        for layout in [WeightLayout::Q8G32, WeightLayout::Bf16] {
+            let w = pack(&cpu, layout, 40, 64, false);
+            let cut = Cut::new(&cpu, &w, 70, 70);
+            assert_eq!(cut.rows_per_block.min(70), 70, "{}", kernels.name);
+        }
+    }
+}

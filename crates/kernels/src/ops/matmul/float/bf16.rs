@@ -1,14 +1,16 @@
 //! bf16 weights and activations on AVX-512 BF16: one instruction multiplies pairs of 16 outputs.
 //!
 //! ```text
-//! for each pair of inputs:
-//!     w[NR] = load                          64 bytes: [16 outputs][k, k + 1]
-//!     for each of MR rows: acc[row][NR] = vdpbf16ps(acc, w, broadcast x pair)
+//! for each half of 32 inputs:
+//!     part[MR][NR] = 0
+//!     for each of its 8 pairs of inputs:
+//!         w[NR] = load                          64 bytes: [16 outputs][k, k + 1]
+//!         for each of MR rows: part[row][NR] = vdpbf16ps(part, w, broadcast x pair)
+//!     total += part of the first half + part of the last
 //! ```
 //!
-//! The instruction is `acc = fma(x[k + 1], w[k + 1], acc)`, then `acc = fma(x[k], w[k], acc)`, each
-//! rounded to nearest even: the canonical order of this layout, which the other instruction sets
-//! follow. It takes numbers below 2^-126 for zero, and the other instruction sets do not; no weight
+//! The instruction is `part = fma(x[k + 1], w[k + 1], part)`, then `part = fma(x[k], w[k], part)`,
+//! each rounded to nearest even: within a half the canonical order of this layout. It takes numbers below 2^-126 for zero, and the other instruction sets do not; no weight
 //! of a trained model is that small.
 //!
 //! [`pays`] measures once whether the instruction is faster, because it may run at twice or at half
@@ -25,6 +27,8 @@ use super::Tile;
 use crate::layout::PANEL;
 use crate::ops::activations::HalfRows;
 
+/// Pairs of inputs of a half of 32, which has sums of its own.
+const HALF_PAIRS: usize = 8;
 /// Bytes ahead of the loads that each panel is prefetched.
 const PREFETCH: usize = 1024;
 
@@ -96,29 +100,45 @@ unsafe fn micro<const MR: usize, const NR: usize>(
     row: usize,
     panel: usize,
 ) {
-    let mut acc = [[_mm512_setzero_ps(); NR]; MR];
+    let zero = [[_mm512_setzero_ps(); NR]; MR];
+    let (mut total, mut first) = (zero, zero);
+    let n_pairs = tile.k.div_ceil(2);
     // SAFETY: the caller vouches that the rows and panels are inside the tile; see its invariants.
     unsafe {
         let w = tile.w.as_ptr().add(panel * tile.panel_bytes);
         let x = tile.x.data.as_ptr().add(row * tile.x.stride);
-        for pair in 0..tile.k.div_ceil(2) {
-            let mut weights = [_mm512_setzero_si512(); NR];
-            for (nr, weights) in weights.iter_mut().enumerate() {
-                let at = w.add(nr * tile.panel_bytes + pair * 64);
-                *weights = _mm512_loadu_si512(at.cast());
-                if MR <= 2 {
-                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(PREFETCH).cast());
+        for start in (0..n_pairs).step_by(HALF_PAIRS) {
+            let mut part = zero;
+            for pair in start..n_pairs.min(start + HALF_PAIRS) {
+                let mut weights = [_mm512_setzero_si512(); NR];
+                for (nr, weights) in weights.iter_mut().enumerate() {
+                    let at = w.add(nr * tile.panel_bytes + pair * 64);
+                    *weights = _mm512_loadu_si512(at.cast());
+                    if MR <= 2 {
+                        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(PREFETCH).cast());
+                    }
+                }
+                for (mr, part) in part.iter_mut().enumerate() {
+                    let x = x.add(mr * tile.x.stride + pair * 2).cast::<i32>().read_unaligned();
+                    let x = pairs(_mm512_set1_epi32(x));
+                    for (part, weights) in part.iter_mut().zip(&weights) {
+                        *part = _mm512_dpbf16_ps(*part, x, pairs(*weights));
+                    }
                 }
             }
-            for (mr, acc) in acc.iter_mut().enumerate() {
-                let x = x.add(mr * tile.x.stride + pair * 2).cast::<i32>().read_unaligned();
-                let x = pairs(_mm512_set1_epi32(x));
-                for (acc, weights) in acc.iter_mut().zip(&weights) {
-                    *acc = _mm512_dpbf16_ps(*acc, x, pairs(*weights));
+            let is_first = start / HALF_PAIRS % 2 == 0 && start + HALF_PAIRS < n_pairs;
+            if is_first {
+                first = part;
+                continue;
+            }
+            for ((total, first), part) in total.iter_mut().zip(&first).zip(&part) {
+                for ((total, first), part) in total.iter_mut().zip(first).zip(part) {
+                    *total = _mm512_add_ps(*total, _mm512_add_ps(*first, *part));
                 }
             }
+            first = zero;
         }
-        for (mr, acc) in acc.iter().enumerate() {
+        for (mr, acc) in total.iter().enumerate() {
             for (nr, acc) in acc.iter().enumerate() {
                 let mut values = [0.0; PANEL];
                 _mm512_storeu_ps(values.as_mut_ptr(), *acc);

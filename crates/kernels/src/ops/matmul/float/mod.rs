@@ -4,12 +4,14 @@
 //! for k in steps of 2:
 //!     w[NR][2] = the layout's two inputs of 16 outputs
 //!     for each of the two, for each of MR rows: acc[row][NR] = fma(broadcast x[k], w, acc)
+//!     every 16 inputs, where IN_HALVES: a half ends, and after two of them total += first + acc
 //! y = acc, times the scale of the output where ROW_SCALE
 //! ```
 //!
 //! The loop is written once, over a layout ([`FloatLayout`]) and an instruction set ([`Bytes`]);
-//! `shells.rs` compiles it for the target features of each table entry. bf16 has a second kernel
-//! for CPUs that multiply pairs of bf16 fast (`bf16.rs`), with the same bits.
+//! `shells.rs` compiles it for the target features of each table entry. bf16 has two more kernels,
+//! for CPUs that multiply pairs of bf16 fast (`bf16.rs`) and for tile registers (`tiles.rs`), with
+//! the same bits.
 //!
 //! Registers on AVX-512 at MR = 8, NR = 2: 16 accumulators, 4 weights, a broadcast. On AVX2 at
 //! MR = 6, NR = 1: 12 accumulators, 2 weights, a broadcast of 16. At M = 1 four panels make four
@@ -25,6 +27,8 @@ mod bf16;
 mod reference;
 #[cfg(target_arch = "x86_64")]
 mod shells;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(super) use bf16::is_supported as has_bf16;
@@ -33,6 +37,8 @@ pub(super) use bf16::{pays as bf16_pays, tile as bf16};
 pub(super) use reference::kernel as scalar;
 #[cfg(target_arch = "x86_64")]
 pub(super) use shells::{avx2, avx512};
+#[cfg(target_arch = "x86_64")]
+pub(super) use tiles::{arrange as arrange_for_tiles, tile as tiles};
 
 use super::{FloatRows, Tile};
 use crate::layout::PANEL;
@@ -42,6 +48,8 @@ use crate::simd::bytes::{Block, Bytes};
 /// The kernel of one layout on one instruction set.
 pub(super) type Kernel = unsafe fn(&Tile<'_, FloatRows<'_>>);
 
+/// Inputs that have a sum of their own where a layout is summed up in halves.
+const HALF: usize = 16;
 /// Bytes ahead of the loads that each panel is prefetched while few rows share it.
 const PREFETCH: usize = 1024;
 
@@ -58,6 +66,7 @@ unsafe fn micro<S: Bytes, L: FloatLayout, const MR: usize, const NR: usize>(
     panel: usize,
 ) {
     let mut acc = [[s.splat(0.0); NR]; MR];
+    let (mut total, mut first) = (acc, acc);
     // SAFETY: the caller vouches that the rows and panels are inside the tile.
     unsafe {
         let w = tile.w.as_ptr().add(panel * tile.panel_bytes);
@@ -66,38 +75,55 @@ unsafe fn micro<S: Bytes, L: FloatLayout, const MR: usize, const NR: usize>(
         for (nr, panel) in panels.iter_mut().enumerate() {
             *panel = Block::new(w.add(nr * tile.panel_bytes));
         }
-        for pair in 0..tile.k / 2 {
-            let mut weights = [[s.splat(0.0); 2]; NR];
-            for (weights, panel) in weights.iter_mut().zip(panels) {
-                *weights = L::pair(s, panel, pair);
-                if MR <= 2 {
-                    for line in 0..L::PAIR_BYTES.div_ceil(64) {
-                        panel.prefetch(pair * L::PAIR_BYTES + line * 64 + PREFETCH);
+        let n_pairs = tile.k / 2;
+        let has_last = L::LEN == 1 && tile.k % 2 == 1;
+        let stretch = if L::IN_HALVES { HALF / 2 } else { usize::MAX };
+        for start in (0..n_pairs + usize::from(has_last)).step_by(stretch) {
+            let end = start.saturating_add(stretch);
+            for pair in start..end.min(n_pairs) {
+                let mut weights = [[s.splat(0.0); 2]; NR];
+                for (weights, panel) in weights.iter_mut().zip(panels) {
+                    *weights = L::pair(s, panel, pair);
+                    if MR <= 2 {
+                        for line in 0..L::PAIR_BYTES.div_ceil(64) {
+                            panel.prefetch(pair * L::PAIR_BYTES + line * 64 + PREFETCH);
+                        }
+                    }
+                }
+                for k in if L::IN_HALVES { [1, 0] } else { [0, 1] } {
+                    for (mr, acc) in acc.iter_mut().enumerate() {
+                        let x = s.splat(*x.add(mr * tile.x.stride + pair * 2 + k));
+                        for (acc, weights) in acc.iter_mut().zip(&weights) {
+                            *acc = s.fma(x, weights[k], *acc);
+                        }
                     }
                 }
             }
-            for k in if L::SECOND_FIRST { [1, 0] } else { [0, 1] } {
-                for (mr, acc) in acc.iter_mut().enumerate() {
-                    let x = s.splat(*x.add(mr * tile.x.stride + pair * 2 + k));
-                    for (acc, weights) in acc.iter_mut().zip(&weights) {
-                        *acc = s.fma(x, weights[k], *acc);
+            if has_last && end > n_pairs {
+                for (nr, panel) in panels.into_iter().enumerate() {
+                    let weights = L::last(s, panel, n_pairs);
+                    for (mr, acc) in acc.iter_mut().enumerate() {
+                        let x = s.splat(*x.add(mr * tile.x.stride + tile.k - 1));
+                        acc[nr] = s.fma(x, weights, acc[nr]);
                     }
                 }
+            }
+            if L::IN_HALVES {
+                let is_first = start / stretch % 2 == 0 && end < n_pairs + usize::from(has_last);
+                if is_first {
+                    first = acc;
+                } else {
+                    for ((total, first), acc) in total.iter_mut().zip(&first).zip(&acc) {
+                        for ((total, first), acc) in total.iter_mut().zip(first).zip(acc) {
+                            *total = s.add(*total, s.add(*first, *acc));
+                        }
+                    }
+                    first = [[s.splat(0.0); NR]; MR];
+                }
+                acc = [[s.splat(0.0); NR]; MR];
             }
         }
-        if L::LEN == 1 && tile.k % 2 == 1 {
-            for (nr, panel) in panels.into_iter().enumerate() {
-                let weights = L::last(s, panel, tile.k / 2);
-                for (mr, acc) in acc.iter_mut().enumerate() {
-                    if L::SECOND_FIRST {
-                        // The zero that pads the pair: it makes -0 a 0.
-                        acc[nr] = s.fma(s.splat(0.0), s.splat(0.0), acc[nr]);
-                    }
-                    let x = s.splat(*x.add(mr * tile.x.stride + tile.k - 1));
-                    acc[nr] = s.fma(x, weights, acc[nr]);
-                }
-            }
-        }
+        let acc = if L::IN_HALVES { total } else { acc };
         for (mr, acc) in acc.iter().enumerate() {
             for (nr, acc) in acc.iter().enumerate() {
                 let mut values = [0.0; PANEL];

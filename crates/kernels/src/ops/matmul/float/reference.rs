@@ -2,7 +2,7 @@
 //!
 //! One compiled function serves all layouts: what tells them apart is data ([`Spec`]).
 
-use super::{FloatRows, Tile};
+use super::{FloatRows, HALF, Tile};
 use crate::layout::PANEL;
 use crate::layout::float::{FloatLayout, row_scale};
 use crate::ops::matmul::row_chunks;
@@ -14,7 +14,7 @@ const ROWS: usize = 8;
 struct Spec {
     /// Weight `k` of output `lane` of a panel.
     read: fn(&[u8], usize, usize) -> f32,
-    second_first: bool,
+    in_halves: bool,
     /// Scale of output `lane` of a panel, where there is one.
     scale: Option<fn(&[u8], usize) -> f32>,
 }
@@ -22,7 +22,7 @@ struct Spec {
 /// The kernel of one layout.
 pub(in crate::ops::matmul) fn kernel<L: FloatLayout>(tile: &Tile<'_, FloatRows<'_>>) {
     let scale = L::ROW_SCALE.then_some(row_scale::<L> as fn(&[u8], usize) -> f32);
-    multiply(&Spec { read: L::read, second_first: L::SECOND_FIRST, scale }, tile);
+    multiply(&Spec { read: L::read, in_halves: L::IN_HALVES, scale }, tile);
 }
 
 fn multiply(spec: &Spec, tile: &Tile<'_, FloatRows<'_>>) {
@@ -55,16 +55,26 @@ fn outputs(
     m: usize,
 ) -> [f32; ROWS] {
     let mut acc = [0.0_f32; ROWS];
-    let n_steps = if spec.second_first { tile.k.next_multiple_of(2) } else { tile.k };
-    for step in 0..n_steps {
-        // 1, 0, 3, 2, ... where the second input of a pair comes first.
-        let k = if spec.second_first { step ^ 1 } else { step };
-        // An odd last pair is padded with zeros.
-        let is_padding = k >= tile.k;
-        let weight = if is_padding { 0.0 } else { (spec.read)(panel, lane, k) };
+    let add = |acc: &mut [f32; ROWS], k: usize| {
+        let weight = (spec.read)(panel, lane, k);
         for (row, acc) in acc[..m].iter_mut().enumerate() {
-            let x = if is_padding { 0.0 } else { x[row * tile.x.stride + k] };
-            *acc = x.mul_add(weight, *acc);
+            *acc = x[row * tile.x.stride + k].mul_add(weight, *acc);
+        }
+    };
+    if !spec.in_halves {
+        (0..tile.k).for_each(|k| add(&mut acc, k));
+        return acc;
+    }
+    for block in (0..tile.k).step_by(2 * HALF) {
+        let halves = [block, block + HALF].map(|start| {
+            let mut sum = [0.0; ROWS];
+            // 1, 0, 3, 2, ..: the second input of a pair comes first.
+            let inputs = (start..start + HALF).map(|step| step ^ 1).filter(|k| *k < tile.k);
+            inputs.for_each(|k| add(&mut sum, k));
+            sum
+        });
+        for (row, acc) in acc.iter_mut().enumerate() {
+            *acc += halves[0][row] + halves[1][row];
         }
     }
     acc
