@@ -149,7 +149,7 @@ impl Cpu {
         let default = self.tuning;
         // The largest bound, so that this product stays on its caller.
         self.tuning = Tuning { min_parallel_bytes: usize::MAX, ..default }.clamped();
-        let alone = clock.median(SHORT_READINGS, &mut || product.run(self, &small));
+        let alone = clock.undisturbed(SHORT_READINGS, &mut || product.run(self, &small));
         self.tuning = default;
         let seconds_per_byte = alone? / small.n_bytes() as f64;
 
@@ -157,7 +157,7 @@ impl Cpu {
         if n_threads > 1 {
             // As within a forward pass.
             let _awake = self.team.stay_awake();
-            let empty = clock.median(SHORT_READINGS, &mut || self.team.run(|_| {}));
+            let empty = clock.undisturbed(SHORT_READINGS, &mut || self.team.run(|_| {}));
             self.tuning.min_parallel_bytes = empty.map_or(default.min_parallel_bytes, |seconds| {
                 sharing_pays_from(seconds, seconds_per_byte, n_threads)
             });
@@ -263,13 +263,17 @@ impl Clock<'_> {
         (self.elapsed)() - start
     }
 
-    /// The median time of `f` in up to `n` readings; `None` when there was no time for three.
-    fn median(&self, n: usize, f: &mut dyn FnMut()) -> Option<f64> {
+    /// The time of `f` below which a tenth of up to `n` readings stay; `None` when there was no time
+    /// for three. Other programs only lengthen a reading, and a tuning is kept for when they are
+    /// gone: two compilers beside the first start made the median of waking the team 16 times as long,
+    /// and decoding a tenth slower ever after.
+    fn undisturbed(&self, n: usize, f: &mut dyn FnMut()) -> Option<f64> {
         let mut readings = Vec::with_capacity(n);
         while readings.len() < n && self.has(readings.last().copied().unwrap_or(0.0)) {
             readings.push(self.time(f));
         }
-        (readings.len() >= 3).then(|| median(&mut readings))
+        readings.sort_by(f64::total_cmp);
+        (readings.len() >= 3).then(|| readings[readings.len() / 10])
     }
 }
 
