@@ -96,6 +96,7 @@ const SAME_FILES: &[(&str, &str)] = &[("SmolLM3ForCausalLM", "llama")];
 /// Families whose GGUF files bear the name of another, and are told apart by what they hold.
 const SHARED_NAMES: &[(&str, &str)] = &[
     ("DeepseekV3ForCausalLM", "deepseek2"),
+    ("FalconMambaForCausalLM", "mamba"),
     ("InternLM3ForCausalLM", "llama"),
     ("Olmo3ForCausalLM", "olmo2"),
 ];
