@@ -79,12 +79,12 @@ fn a_model_exported_as_stored_has_the_tensors_of_a_file_of_its_family() {
         for name in names(own) {
             let (a, b) = (own.get(&name).expect("listed"), other.get(&name).expect("listed"));
             // Biases of experts are stored as rows of a matrix, but in f32 as vectors are.
-            let is_bias = name.ends_with(".bias") && a.dtype == DType::F32;
+            let is_bias = name.ends_with(".bias") && a.dtype == DType::F32 && b.dtype != DType::F32;
             // A model without rotations has its rows in pairs all the same, which changes no score.
             let is_paired = ["attn_q.", "attn_k."].iter().any(|part| name.contains(part))
                 && golden.name == "granite-hybrid-moe";
-            let is_bias = is_bias || is_paired;
-            if a.shape != b.shape || (!is_bias && (a.dtype, a.data) != (b.dtype, b.data)) {
+            let may_differ = is_bias || is_paired;
+            if a.shape != b.shape || (!may_differ && (a.dtype, a.data) != (b.dtype, b.data)) {
                 differing.push(format!("{}: {name}", golden.name));
             }
         }
