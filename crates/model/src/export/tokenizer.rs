@@ -86,14 +86,75 @@ fn pre_tokenizer(json: &Value) -> Option<&'static str> {
         Some(steps) => steps.iter().collect(),
         None => vec![pre],
     };
-    let byte_level = steps.iter().find(|step| step["type"] == "ByteLevel")?;
-    let pattern = steps.iter().find_map(|step| step["pattern"]["Regex"].as_str());
-    match pattern {
-        None if byte_level["use_regex"].as_bool() != Some(false) => Some("gpt-2"),
-        Some(pattern) if pattern.contains(r"\p{N}{1,3}") => Some("llama-bpe"),
-        Some(pattern) if pattern.contains(r"|\p{N}|") => Some("qwen2"),
+    let steps: Option<Vec<Step<'_>>> = steps.into_iter().map(Step::read).collect();
+    let composes = composes(&json["normalizer"]);
+    let takes_words = json["model"]["ignore_merges"].as_bool() == Some(true);
+    match steps?.as_slice() {
+        [Step::Gpt2] => Some(if composes { "olmo" } else { "gpt-2" }),
+        [Step::SingleDigits, Step::Gpt2] => Some(if composes { "command-r" } else { "smollm" }),
+        [Step::Punctuation, Step::Gpt2, Step::DigitRuns, Step::Regex("[0-9][0-9][0-9]")] => {
+            Some("falcon")
+        }
+        [Step::Regex(first), Step::Regex(_), Step::Regex(_), Step::Bytes]
+            if *first == r"\p{N}{1,3}" =>
+        {
+            Some("deepseek-v3")
+        }
+        [Step::Regex(expression), Step::Bytes] => by_expression(expression, composes, takes_words),
         _ => None,
     }
+}
+
+/// A step of splitting text.
+enum Step<'j> {
+    /// GPT-2's expression, and bytes as characters.
+    Gpt2,
+    /// Bytes as characters.
+    Bytes,
+    SingleDigits,
+    DigitRuns,
+    Punctuation,
+    Regex(&'j str),
+}
+
+impl<'j> Step<'j> {
+    fn read(json: &'j Value) -> Option<Self> {
+        let flag = |name: &str, usual| json[name].as_bool().unwrap_or(usual);
+        match json["type"].as_str()? {
+            "ByteLevel" if flag("use_regex", true) => Some(Self::Gpt2),
+            "ByteLevel" => Some(Self::Bytes),
+            "Digits" if flag("individual_digits", false) => Some(Self::SingleDigits),
+            "Digits" => Some(Self::DigitRuns),
+            "Punctuation" => Some(Self::Punctuation),
+            "Split" => json["pattern"]["Regex"].as_str().map(Self::Regex),
+            _ => None,
+        }
+    }
+}
+
+/// The name of a rule that is one expression. Its parts tell the published ones apart, which spell
+/// contractions in several ways.
+fn by_expression(expression: &str, composes: bool, takes_words: bool) -> Option<&'static str> {
+    let has = |part: &str| expression.contains(part);
+    let knows_case = has(r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+");
+    match composes {
+        false if has(r"?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+") => {
+            Some(if takes_words { "llama-bpe" } else { "dbrx" })
+        }
+        false if knows_case && has("'ll") && has(r"|\p{N}{1,3}| ?") => Some("gpt-4o"),
+        false if knows_case && !has("'ll") && has(r"|\p{N}| ?") => Some("tekken"),
+        true if has(r"[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+") => Some("qwen35"),
+        _ if has(r"?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+") => {
+            Some(if composes { "qwen2" } else { "hunyuan" })
+        }
+        _ => None,
+    }
+}
+
+/// Whether characters are composed before text is split.
+fn composes(normalizer: &Value) -> bool {
+    let steps = normalizer["normalizers"].as_array();
+    normalizer["type"] == "NFC" || steps.is_some_and(|steps| steps.iter().any(composes))
 }
 
 /// A merge as one text; files hold texts or, since some tokens contain blanks, pairs.
@@ -126,4 +187,72 @@ fn chat_template(folder: &Path) -> Result<Option<String>, ModelError> {
     }
     let config = read_json(&folder.join("tokenizer_config.json"))?;
     Ok(config.and_then(|config| config["chat_template"].as_str().map(str::to_owned)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rules_are_told_apart_by_their_steps_and_expressions() {
+        let split = |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}});
+        let (bytes, gpt2) =
+            (json!({"type": "ByteLevel", "use_regex": false}), json!({"type": "ByteLevel"}));
+        let words = |letters: &str, digits: &str, marks: &str| {
+            split(&format!(
+                r"(?i:'s|'ll)|[^\r\n\p{{L}}\p{{N}}]?{letters}+|{digits}| ?[^\s{marks}]+|\s+"
+            ))
+        };
+        let cased = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+";
+        let digits = |single: bool| json!({"type": "Digits", "individual_digits": single});
+        let llama = words(r"\p{L}", r"\p{N}{1,3}", r"\p{L}\p{N}");
+        let qwen = words(r"\p{L}", r"\p{N}", r"\p{L}\p{N}");
+        let marks = words(r"[\p{L}\p{M}]", r"\p{N}", r"\p{L}\p{M}\p{N}");
+        for (steps, nfc, whole, expected) in [
+            (vec![gpt2.clone()], false, false, Some("gpt-2")),
+            (vec![gpt2.clone()], true, false, Some("olmo")),
+            (vec![digits(true), gpt2.clone()], false, false, Some("smollm")),
+            (vec![digits(false), gpt2.clone()], false, false, None),
+            (
+                vec![json!({"type": "Punctuation"}), gpt2, digits(false), split("[0-9][0-9][0-9]")],
+                false,
+                false,
+                Some("falcon"),
+            ),
+            (vec![llama.clone(), bytes.clone()], false, true, Some("llama-bpe")),
+            (vec![llama.clone(), bytes.clone()], false, false, Some("dbrx")),
+            (vec![llama], false, false, None),
+            (vec![qwen.clone(), bytes.clone()], true, false, Some("qwen2")),
+            (vec![qwen, bytes.clone()], false, false, Some("hunyuan")),
+            (vec![marks, bytes.clone()], true, false, Some("qwen35")),
+            (
+                vec![split(&format!(r"{cased}|\p{{N}}| ?\S+")), bytes.clone()],
+                false,
+                true,
+                Some("tekken"),
+            ),
+            (
+                vec![split(&format!(r"{cased}(?i:'s|'ll)?|\p{{N}}{{1,3}}| ?\S+")), bytes.clone()],
+                false,
+                false,
+                Some("gpt-4o"),
+            ),
+            (
+                vec![split(r"\p{N}{1,3}"), split("[a]+"), split("[b]+"), bytes.clone()],
+                false,
+                false,
+                Some("deepseek-v3"),
+            ),
+            (vec![split(r"\p{N}{1,3}"), bytes], false, false, None),
+        ] {
+            let normalizer = if nfc { json!({"type": "NFC"}) } else { Value::Null };
+            let json = json!({
+                "model": {"type": "BPE", "ignore_merges": whole},
+                "normalizer": normalizer,
+                "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
+            });
+            assert_eq!(pre_tokenizer(&json), expected, "{json}");
+        }
+    }
 }
