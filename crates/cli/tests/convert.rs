@@ -116,6 +116,44 @@ fn text_is_split_in_a_file_as_in_the_folder() {
 }
 
 #[test]
+fn a_vocabulary_that_is_no_json_is_in_the_file() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures");
+    let read = |name: &str| std::fs::read(fixtures.join(name)).expect(name);
+    let texts: Vec<String> = serde_json::from_slice(&read("vocab/texts.json")).expect("texts");
+    let lines: String = texts.iter().map(|text| format!("{}\n", json!(text))).collect();
+    let world = "rwkv_vocab_v20230424.txt";
+    for (name, from, keeps_json) in [
+        (world, format!("world/{world}"), false),
+        ("tokenizer.model", "vocab/bpe.model".to_owned(), false),
+        // A `tokenizer.json` whose rule has no name is left for the file that it was made of.
+        ("tokenizer.model", "vocab/bpe.model".to_owned(), true),
+    ] {
+        let folder = tempfile::tempdir().expect("temp");
+        let model = folder.path().join("model");
+        std::fs::create_dir(&model).expect("a folder");
+        TinyModel { vocab_size: 2048, ..TinyModel::default() }.write_folder(&model);
+        let json = model.join("tokenizer.json");
+        let text_of = std::fs::read_to_string(&json).expect("read");
+        std::fs::remove_file(&json).expect("removed");
+        std::fs::remove_file(model.join("tokenizer_config.json")).expect("removed");
+        std::fs::write(model.join(name), read(&from)).expect("written");
+        let tokens = |model: &Path| {
+            let args = ["tokenize", "-m", text(model)];
+            let outcome = pelton_with_input(&args, lines.as_bytes());
+            outcome.assert_answered();
+            outcome.stdout
+        };
+        let expected = tokens(&model);
+        if keeps_json {
+            std::fs::write(&json, text_of.replace("ByteLevel", "Metaspace")).expect("written");
+        }
+        let out = folder.path().join("model.gguf");
+        pelton(&["convert", text(&model), text(&out)]).assert_answered();
+        assert_eq!(tokens(&out), expected, "{name}");
+    }
+}
+
+#[test]
 fn a_format_is_told_by_the_table_and_by_the_file() {
     let folder = tempfile::tempdir().expect("temp");
     let model = tiny(folder.path());

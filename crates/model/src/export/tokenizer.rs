@@ -1,20 +1,19 @@
-//! A byte-level `tokenizer.json` as GGUF arrays.
+//! The vocabulary of a folder as GGUF arrays: a byte-level `tokenizer.json`, or the files from which
+//! other tokenizers are made (`tokenizer.model`, a list of World tokens).
 
 use std::path::Path;
 
 use pelton_base::limits;
-use pelton_tensor::{GgufArray, GgufValue, GgufWriter};
+use pelton_tensor::{GgufValue, GgufWriter};
+use pelton_text::{GgufVocab, TokenKind};
 use serde_json::Value;
 
 use super::read_json;
 use crate::arch::ArchSpec;
 use crate::error::ModelError;
 
-/// Kinds of token in GGUF files.
-const NORMAL: i32 = 1;
-const CONTROL: i32 = 3;
-const USER_DEFINED: i32 = 4;
-const UNUSED: i32 = 5;
+/// Score of a token that no text has.
+const NO_SCORE: f32 = -10_000.0;
 
 /// Adds the tokenizer of `folder`; does nothing where there is none.
 pub(super) fn write(
@@ -22,58 +21,97 @@ pub(super) fn write(
     spec: &ArchSpec,
     writer: &mut GgufWriter,
 ) -> Result<(), ModelError> {
-    let file = folder.join("tokenizer.json");
-    let Some(json) = read_json(&file)? else { return Ok(()) };
-    let refuse = |why: &str| ModelError::Export(format!("{}: {why}", file.display()));
-    let model = &json["model"];
-    let pre =
-        pre_tokenizer(&json).ok_or_else(|| refuse("not a byte-level tokenizer known here"))?;
-    let vocab = model["vocab"].as_object().ok_or_else(|| refuse("no `model.vocab`"))?;
+    let Some(mut vocab) = read(folder, spec)? else { return Ok(()) };
+    let n = vocab.tokens.len();
+    if n > spec.vocab_size {
+        let why = format!("{}: {n} tokens, and {} embeddings", vocab.origin, spec.vocab_size);
+        return Err(ModelError::Export(why));
+    }
+    vocab.kinds.resize(n, TokenKind::Normal);
+    for id in n..spec.vocab_size {
+        vocab.tokens.push(format!("[PAD{id}]").into_bytes());
+        vocab.kinds.push(TokenKind::Unused);
+    }
+    if !vocab.scores.is_empty() {
+        vocab.scores.resize(spec.vocab_size, NO_SCORE);
+    }
+    vocab.bos = vocab.bos.or(spec.bos_token.map(|token| token.0));
+    if let [eos, rest @ ..] = spec.eos_tokens.as_slice() {
+        (vocab.eos, vocab.eot) = (Some(eos.0), rest.first().map(|token| token.0));
+    }
+    for (key, value) in vocab.metadata() {
+        writer.metadata(key, value);
+    }
+    if let Some(token) = spec.eos_tokens.get(2) {
+        writer.metadata("tokenizer.ggml.eom_token_id", GgufValue::U32(token.0));
+    }
+    if let Some(template) = chat_template(folder)? {
+        writer.metadata("tokenizer.chat_template", GgufValue::String(template));
+    }
+    Ok(())
+}
 
-    let mut tokens: Vec<Option<(String, i32)>> = vec![None; spec.vocab_size];
-    let mut place = |text: &str, id: &Value, kind: i32| -> Result<(), ModelError> {
+/// The vocabulary of a byte-level `tokenizer.json`, or of the files from which others are made.
+fn read(folder: &Path, spec: &ArchSpec) -> Result<Option<GgufVocab>, ModelError> {
+    let file = folder.join("tokenizer.json");
+    let json = read_json(&file)?;
+    if let Some(json) = &json {
+        let pre = pre_tokenizer(json);
+        if let Some(pre) = pre {
+            return byte_level(json, pre, spec, &file.display().to_string()).map(Some);
+        }
+        if !folder.join("tokenizer.model").exists() {
+            let why = "neither a byte-level tokenizer known here, nor beside a `tokenizer.model`";
+            return Err(ModelError::Export(format!("{}: {why}", file.display())));
+        }
+    }
+    GgufVocab::from_folder(folder).map_err(|error| ModelError::Export(error.to_string()))
+}
+
+fn byte_level(
+    json: &Value,
+    pre: &str,
+    spec: &ArchSpec,
+    origin: &str,
+) -> Result<GgufVocab, ModelError> {
+    let refuse = |why: &str| ModelError::Export(format!("{origin}: {why}"));
+    let model = &json["model"];
+    let ids = model["vocab"].as_object().ok_or_else(|| refuse("no `model.vocab`"))?;
+    let mut tokens: Vec<Option<(String, TokenKind)>> = vec![None; spec.vocab_size];
+    let mut place = |text: &str, id: &Value, kind: TokenKind| -> Result<(), ModelError> {
         let slot = id.as_u64().and_then(|id| tokens.get_mut(usize::try_from(id).ok()?));
         let slot =
             slot.ok_or_else(|| refuse(&format!("token {text:?} is beyond the embedding")))?;
         *slot = Some((text.to_owned(), kind));
         Ok(())
     };
-    for (text, id) in vocab {
-        place(text, id, NORMAL)?;
+    for (text, id) in ids {
+        place(text, id, TokenKind::Normal)?;
     }
     for added in json["added_tokens"].as_array().into_iter().flatten() {
         let text = added["content"].as_str().unwrap_or_default();
         let is_special = added["special"].as_bool() == Some(true);
-        place(text, &added["id"], if is_special { CONTROL } else { USER_DEFINED })?;
+        let kind = if is_special { TokenKind::Control } else { TokenKind::UserDefined };
+        place(text, &added["id"], kind)?;
     }
-    let (texts, kinds): (Vec<Vec<u8>>, Vec<i32>) = tokens
+    let (tokens, kinds): (Vec<Vec<u8>>, Vec<TokenKind>) = tokens
         .into_iter()
         .enumerate()
-        .map(|(i, token)| token.unwrap_or_else(|| (format!("[PAD{i}]"), UNUSED)))
+        .map(|(i, token)| token.unwrap_or_else(|| (format!("[PAD{i}]"), TokenKind::Unused)))
         .map(|(text, kind)| (text.into_bytes(), kind))
         .unzip();
     let merges = model["merges"].as_array().ok_or_else(|| refuse("no `model.merges`"))?;
     let merges: Option<Vec<Vec<u8>>> = merges.iter().map(merge_text).collect();
-    let merges = merges.ok_or_else(|| refuse("a merge that is not a pair of texts"))?;
-
-    let text = |x: &str| GgufValue::String(x.to_owned());
-    writer
-        .metadata("tokenizer.ggml.model", text("gpt2"))
-        .metadata("tokenizer.ggml.pre", text(pre))
-        .metadata("tokenizer.ggml.tokens", GgufValue::Array(GgufArray::Strings(texts)))
-        .metadata("tokenizer.ggml.token_type", GgufValue::Array(GgufArray::I32(kinds)))
-        .metadata("tokenizer.ggml.merges", GgufValue::Array(GgufArray::Strings(merges)))
-        .metadata("tokenizer.ggml.add_bos_token", GgufValue::Bool(adds_bos(&json)));
-    if let Some(bos) = spec.bos_token {
-        writer.metadata("tokenizer.ggml.bos_token_id", GgufValue::U32(bos.0));
-    }
-    for (key, token) in ["eos", "eot", "eom"].iter().zip(&spec.eos_tokens) {
-        writer.metadata(format!("tokenizer.ggml.{key}_token_id"), GgufValue::U32(token.0));
-    }
-    if let Some(template) = chat_template(folder)? {
-        writer.metadata("tokenizer.chat_template", GgufValue::String(template));
-    }
-    Ok(())
+    Ok(GgufVocab {
+        origin: origin.to_owned(),
+        model: "gpt2".to_owned(),
+        pre: Some(pre.to_owned()),
+        tokens,
+        kinds,
+        merges: merges.ok_or_else(|| refuse("a merge that is not a pair of texts"))?,
+        add_bos: Some(adds_bos(json)),
+        ..GgufVocab::default()
+    })
 }
 
 /// GGUF's name for the way in which this tokenizer splits text.
