@@ -118,6 +118,11 @@ fn what_files_of_a_family_cannot_say_is_refused_and_nothing_is_written() {
         ("gpt-oss", "swiglu_limit", "5.0", "a perceptron in layer 0"),
         ("deepseek-v3", "rope_interleave", "false", "attention in layer 0"),
         ("mixtral", "norm_topk_prob", "false", ""),
+        ("granite-hybrid", "time_step_limit", "[0.0, 0.1]", "a recurrence in layer 0"),
+        ("falcon-h1-norm", "mamba_norm_before_gate", "true", "a recurrence beside attention"),
+        ("falcon-mamba", "mixer_rms_eps", "0.001", "a recurrence in layer 0"),
+        ("rwkv7", "norm_eps", "1e-5", "a recurrence in layer 0"),
+        ("lfm2", "norm_eps", "1e-4", ""),
     ] {
         let golden = golden(name);
         let config = golden.folder().join("config.json");
@@ -137,6 +142,26 @@ fn what_files_of_a_family_cannot_say_is_refused_and_nothing_is_written() {
         }
         assert_eq!(out.exists(), expected.is_empty(), "{name}");
     }
+}
+
+#[test]
+fn a_table_with_two_factors_is_two_tables_in_a_file() {
+    let golden = golden("falcon-h1-norm");
+    let config = golden.folder().join("config.json");
+    let text = std::fs::read_to_string(&config).expect("a config");
+    let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(json["tie_word_embeddings"], true);
+    // Powers of two lose no bit of a weight.
+    json["embedding_multiplier"] = 2.0.into();
+    json["lm_head_multiplier"] = 0.5.into();
+    std::fs::write(&config, json.to_string()).expect("written");
+    let folder = ModelFiles::open(golden.folder()).expect("sound");
+    let out = golden.folder().join("out.gguf");
+    let file = exported(&folder, &ExportOptions::default(), &out);
+    assert!(logits(&golden, &file) == logits(&golden, &folder));
+    let table = |name: &str| file.tensors().get(name).map(|view| view.data.to_vec());
+    let (embedding, head) = (table("token_embd.weight"), table("output.weight"));
+    assert!(head.is_some() && head != embedding);
 }
 
 #[test]
