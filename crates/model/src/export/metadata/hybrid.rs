@@ -104,3 +104,43 @@ fn sections(files: &ModelFiles, spec: &ArchSpec, keys: &mut Keys) {
     let list = sections.into_iter().map(i32::from).collect();
     keys.own("rope.dimension_sections", GgufValue::Array(GgufArray::I32(list)));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch;
+    use crate::config::parse_config;
+    use serde_json::json;
+
+    #[test]
+    fn layers_that_attend_are_an_interval_where_they_are_regular_and_always_a_list() {
+        let (full, linear) = ("full_attention", "linear_attention");
+        for (kinds, expected) in [
+            (vec![linear, full, linear, full], Some(2)),
+            (vec![linear, linear, full, linear], Some(3)),
+            (vec![full, full], Some(1)),
+            (vec![linear, linear], Some(3)),
+            (vec![full, linear, full], None),
+            (vec![linear, full, full], None),
+        ] {
+            let config = json!({
+                "architectures": ["Qwen3_5ForCausalLM"], "hidden_size": 64,
+                "num_hidden_layers": kinds.len(), "layer_types": kinds, "num_attention_heads": 4,
+                "num_key_value_heads": 2, "vocab_size": 256, "max_position_embeddings": 128,
+            });
+            let config = parse_config(config.to_string().as_bytes()).expect("a config");
+            let arch = arch::find(&config.architecture).expect("known");
+            let spec = (arch.spec)(&config).expect("a spec");
+            let mut keys = Keys { arch: "qwen35", list: Vec::new() };
+            intervals(&spec, &mut keys);
+            let find = |name: &str| {
+                let name = format!("qwen35.{name}");
+                keys.list.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone())
+            };
+            assert_eq!(find(INTERVAL), expected.map(GgufValue::U32), "{kinds:?}");
+            let keeps = kinds.iter().map(|kind| *kind == linear).collect();
+            let list = GgufValue::Array(GgufArray::Bool(keeps));
+            assert_eq!(find("attention.recurrent_layers"), Some(list), "{kinds:?}");
+        }
+    }
+}
