@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use crate::common::pelton;
+use crate::common::{pelton, pelton_with_input};
 use pelton_testkit::TinyModel;
+use serde_json::{Value, json};
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a path of this test is UTF-8")
@@ -59,6 +60,97 @@ fn a_folder_becomes_a_file_and_the_file_parts_and_all_give_the_same_tokens() {
     std::fs::remove_file(last).expect("removed");
     let first = parts[0].as_str().expect("a path");
     pelton(&["run", "-m", first, "x"]).assert_refused(&[last, "is missing"]);
+}
+
+const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+#[test]
+fn text_is_split_in_a_file_as_in_the_folder() {
+    let split = |regex: &str| {
+        let pattern = json!({"Regex": regex});
+        json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false})
+    };
+    let bytes = |splits: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": splits});
+    let digits = json!({"type": "Digits", "individual_digits": true});
+    // Letters of the byte-level alphabet that are merged, a text, and whether the rule keeps them together.
+    let mark = (["q", "\u{cc}"], "q\u{301} q");
+    let pair = (["1", "2"], "12 1");
+    for (name, steps, composes, (merge, sample), is_merged) in [
+        ("qwen35", vec![split(QWEN35), bytes(false)], true, mark, true),
+        ("tekken", vec![split(TEKKEN), bytes(false)], false, pair, false),
+        ("gpt-2", vec![bytes(true)], false, pair, true),
+        ("smollm", vec![digits, bytes(true)], false, pair, false),
+    ] {
+        let folder = tempfile::tempdir().expect("temp");
+        let model = tiny(folder.path());
+        let file = model.join("tokenizer.json");
+        let mut json: Value =
+            serde_json::from_slice(&std::fs::read(&file).expect("read")).expect("JSON");
+        let old = json["model"]["merges"][0].take();
+        let old = old.as_str().map_or_else(
+            || old.as_array().map(|pair| pair.iter().filter_map(Value::as_str).collect()),
+            |text| Some(text.replace(' ', "")),
+        );
+        let vocab = json["model"]["vocab"].as_object_mut().expect("a vocabulary");
+        let id = vocab.remove(&old.expect("a merge")).expect("a token");
+        vocab.insert(merge.concat(), id.clone());
+        json["model"]["merges"] = json!([merge]);
+        json["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": steps});
+        if composes {
+            json["normalizer"] = json!({"type": "NFC"});
+        }
+        std::fs::write(&file, json.to_string()).expect("written");
+        let out = folder.path().join("model.gguf");
+        pelton(&["convert", text(&model), text(&out)]).assert_answered();
+        let [of_folder, of_file] = [&model, &out].map(|model| {
+            let line = format!("{}\n", json!(sample));
+            let outcome = pelton_with_input(&["tokenize", "-m", text(model)], line.as_bytes());
+            outcome.assert_answered();
+            outcome.stdout
+        });
+        assert_eq!(of_file, of_folder, "{name}");
+        let ids: Vec<Value> = serde_json::from_str(&of_file).expect("ids");
+        assert_eq!(ids.contains(&id), is_merged, "{name}: {of_file}");
+    }
+}
+
+#[test]
+fn a_vocabulary_that_is_no_json_is_in_the_file() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures");
+    let read = |name: &str| std::fs::read(fixtures.join(name)).expect(name);
+    let texts: Vec<String> = serde_json::from_slice(&read("vocab/texts.json")).expect("texts");
+    let lines: String = texts.iter().map(|text| format!("{}\n", json!(text))).collect();
+    let world = "rwkv_vocab_v20230424.txt";
+    for (name, from, keeps_json) in [
+        (world, format!("world/{world}"), false),
+        ("tokenizer.model", "vocab/bpe.model".to_owned(), false),
+        // A `tokenizer.json` whose rule has no name is left for the file that it was made of.
+        ("tokenizer.model", "vocab/bpe.model".to_owned(), true),
+    ] {
+        let folder = tempfile::tempdir().expect("temp");
+        let model = folder.path().join("model");
+        std::fs::create_dir(&model).expect("a folder");
+        TinyModel { vocab_size: 2048, ..TinyModel::default() }.write_folder(&model);
+        let json = model.join("tokenizer.json");
+        let text_of = std::fs::read_to_string(&json).expect("read");
+        std::fs::remove_file(&json).expect("removed");
+        std::fs::remove_file(model.join("tokenizer_config.json")).expect("removed");
+        std::fs::write(model.join(name), read(&from)).expect("written");
+        let tokens = |model: &Path| {
+            let args = ["tokenize", "-m", text(model)];
+            let outcome = pelton_with_input(&args, lines.as_bytes());
+            outcome.assert_answered();
+            outcome.stdout
+        };
+        let expected = tokens(&model);
+        if keeps_json {
+            std::fs::write(&json, text_of.replace("ByteLevel", "Metaspace")).expect("written");
+        }
+        let out = folder.path().join("model.gguf");
+        pelton(&["convert", text(&model), text(&out)]).assert_answered();
+        assert_eq!(tokens(&out), expected, "{name}");
+    }
 }
 
 #[test]

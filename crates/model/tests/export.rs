@@ -6,14 +6,21 @@ use std::path::Path;
 use crate::common::{Golden, all, all_exported, bits, golden, run_whole};
 use pelton_base::TokenId;
 use pelton_model::{Compute, ExportOptions, ModelError, ModelFiles, export};
-use pelton_tensor::{DType, TensorSource};
+use pelton_tensor::{DType, Gguf, TensorSource};
 use pelton_testkit::golden::NOT_IN_GGUF;
+
+/// Bound on the root of the mean square error of weights that are rounded to bf16 once more, relative
+/// to the logits.
+const ROUNDED_BOUND: f32 = 0.01;
 
 fn exported(files: &ModelFiles, options: &ExportOptions<'_>, out: &Path) -> ModelFiles {
     let options = ExportOptions { overwrite: true, ..*options };
     let written = export(files, &options, out).expect("exported").expect("not stopped");
     ModelFiles::open(&written[0]).expect("sound")
 }
+
+/// Ends of keys that depend on how many layers guess further tokens.
+const COUNTED: [&str; 3] = ["nextn_predict_layers", "block_count", "recurrent_layers"];
 
 fn logits(golden: &Golden, files: &ModelFiles) -> Vec<Vec<u32>> {
     bits(&run_whole(&mut golden.load(files, Compute::Auto), &golden.tokens()))
@@ -26,11 +33,20 @@ fn a_model_exported_as_stored_has_the_logits_of_its_folder() {
         let temp = tempfile::tempdir().expect("temp");
         let as_stored = ExportOptions::default();
         let whole = exported(&golden.files(), &as_stored, &temp.path().join("whole.gguf"));
-        assert!(logits(&golden, &whole) == expected, "{}: whole", golden.name);
+        let of_whole = logits(&golden, &whole);
+        // Files of this one have in f32 what makes decays, rates and gates of latents.
+        if golden.is_exact_in_gguf() && golden.name != "rwkv7" {
+            assert!(of_whole == expected, "{}: whole", golden.name);
+        } else {
+            let mut decoder = golden.load(&whole, Compute::F32);
+            let error = golden.mean_error(&run_whole(&mut decoder, &golden.tokens()));
+            println!("{:24} {error:.1e}", golden.name);
+            assert!(error < ROUNDED_BOUND, "{}: {error:e}", golden.name);
+        }
         let small = ExportOptions { max_part_bytes: Some(20_000), ..as_stored };
         let parts = exported(&whole, &small, &temp.path().join("part.gguf"));
         assert!(parts.tensors().files().len() > 2, "{}", golden.name);
-        assert!(logits(&golden, &parts) == expected, "{}: parts", golden.name);
+        assert!(logits(&golden, &parts) == of_whole, "{}: parts", golden.name);
         let joined = exported(&parts, &as_stored, &temp.path().join("joined.gguf"));
         let (joined, whole) = (joined.gguf().expect("GGUF"), whole.gguf().expect("GGUF"));
         assert_eq!(joined.metadata(), whole.metadata(), "{}", golden.name);
@@ -50,17 +66,32 @@ fn a_model_exported_as_stored_has_the_tensors_of_a_file_of_its_family() {
         let own = exported(&golden.files(), &as_stored, &temp.path().join("own.gguf"));
         let other = ModelFiles::open(&path).expect("sound");
         let (own, other) = (own.gguf().expect("GGUF"), other.gguf().expect("GGUF"));
-        assert_eq!(own.names(), other.names(), "{}", golden.name);
-        for name in own.names() {
-            let (a, b) = (own.get(name).expect("listed"), other.get(name).expect("listed"));
+        // The first layer of this one has an older layout, too.
+        let is_older = |name: &str| {
+            let parts = ["blk.0.ssm_in.", "blk.0.attn_qkv.", "blk.0.attn_gate."];
+            golden.name == "qwen3-next" && parts.iter().any(|part| name.starts_with(part))
+        };
+        let names = |file: &Gguf| -> Vec<String> {
+            let names = file.names().into_iter().filter(|name| !is_older(name));
+            names.map(str::to_owned).collect()
+        };
+        assert_eq!(names(own), names(other), "{}", golden.name);
+        for name in names(own) {
+            let (a, b) = (own.get(&name).expect("listed"), other.get(&name).expect("listed"));
             // Biases of experts are stored as rows of a matrix, but in f32 as vectors are.
-            let is_bias = name.ends_with(".bias") && a.dtype == DType::F32;
-            if a.shape != b.shape || (!is_bias && (a.dtype, a.data) != (b.dtype, b.data)) {
+            let is_bias = name.ends_with(".bias") && a.dtype == DType::F32 && b.dtype != DType::F32;
+            // A model without rotations has its rows in pairs all the same, which changes no score.
+            let is_paired = ["attn_q.", "attn_k."].iter().any(|part| name.contains(part))
+                && golden.name == "granite-hybrid-moe";
+            let may_differ = is_bias || is_paired;
+            if a.shape != b.shape || (!may_differ && (a.dtype, a.data) != (b.dtype, b.data)) {
                 differing.push(format!("{}: {name}", golden.name));
             }
         }
         for (key, value) in other.metadata() {
-            let is_counted = key.ends_with("nextn_predict_layers") || key.ends_with("block_count");
+            // Layers that guess further tokens, and the context of models without positions.
+            let is_counted = COUNTED.iter().any(|counted| key.ends_with(counted))
+                || (key.ends_with("context_length") && golden.is_without_positions());
             let found = own.metadata().get(key);
             if !is_counted && !key.starts_with("general.") && found != Some(value) {
                 differing.push(format!("{}: {key}: {found:?}, not {value:?}", golden.name));
@@ -87,6 +118,11 @@ fn what_files_of_a_family_cannot_say_is_refused_and_nothing_is_written() {
         ("gpt-oss", "swiglu_limit", "5.0", "a perceptron in layer 0"),
         ("deepseek-v3", "rope_interleave", "false", "attention in layer 0"),
         ("mixtral", "norm_topk_prob", "false", ""),
+        ("granite-hybrid", "time_step_limit", "[0.0, 0.1]", "a recurrence in layer 0"),
+        ("falcon-h1-norm", "mamba_norm_before_gate", "true", "a recurrence beside attention"),
+        ("falcon-mamba", "mixer_rms_eps", "0.001", "a recurrence in layer 0"),
+        ("rwkv7", "norm_eps", "1e-5", "a recurrence in layer 0"),
+        ("lfm2", "norm_eps", "1e-4", ""),
     ] {
         let golden = golden(name);
         let config = golden.folder().join("config.json");
@@ -106,6 +142,26 @@ fn what_files_of_a_family_cannot_say_is_refused_and_nothing_is_written() {
         }
         assert_eq!(out.exists(), expected.is_empty(), "{name}");
     }
+}
+
+#[test]
+fn a_table_with_two_factors_is_two_tables_in_a_file() {
+    let golden = golden("falcon-h1-norm");
+    let config = golden.folder().join("config.json");
+    let text = std::fs::read_to_string(&config).expect("a config");
+    let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(json["tie_word_embeddings"], true);
+    // Powers of two lose no bit of a weight.
+    json["embedding_multiplier"] = 2.0.into();
+    json["lm_head_multiplier"] = 0.5.into();
+    std::fs::write(&config, json.to_string()).expect("written");
+    let folder = ModelFiles::open(golden.folder()).expect("sound");
+    let out = golden.folder().join("out.gguf");
+    let file = exported(&folder, &ExportOptions::default(), &out);
+    assert!(logits(&golden, &file) == logits(&golden, &folder));
+    let table = |name: &str| file.tensors().get(name).map(|view| view.data.to_vec());
+    let (embedding, head) = (table("token_embd.weight"), table("output.weight"));
+    assert!(head.is_some() && head != embedding);
 }
 
 #[test]

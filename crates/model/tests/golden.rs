@@ -34,16 +34,28 @@ const BOUNDS: &[(&str, Compute, f32)] = &[
     ("Q4_0", Compute::Auto, 0.35),
 ];
 
-/// Least bound for rounded weights of unsteady models, whose other bounds grow by half. In a
-/// mixture of experts, rounding can decide a near tie of the router for another expert; the
-/// fixtures of latent attention have weights ten times as large as the other fixtures.
-const UNSTEADY_BOUND: f32 = 0.12;
+/// Factors of bounds and least bounds of unsteady models. In a mixture of experts, rounding can decide a
+/// near tie of the router for another expert; the fixtures of latent attention have weights ten times
+/// as large as the other fixtures. A recurrence keeps what rounding changed, and norms small queries and
+/// keys.
+const UNSTEADY: [f32; 2] = [1.5, 0.12];
+const RECURRENT: [f32; 2] = [3.0, 0.03];
 
-fn is_unsteady(golden: &Golden) -> bool {
+/// Greatest bound: logits that have nothing to do with the reference are about 1.4 off.
+const GREATEST_BOUND: f32 = 0.95;
+
+/// Least bound for weights that are rounded once more, because factors are multiplied into them.
+const TWICE_BOUND: f32 = 5e-3;
+
+/// The bound of this model where rounded weights of others have `bound`.
+fn loosened(bound: f32, golden: &Golden) -> f32 {
     let spec = golden.files().spec().expect("a spec");
     let is_unsteady =
         |layer: &LayerSpec| layer.mlp.experts().is_some() || matches!(layer.mixer, Mixer::Mla(_));
-    spec.layers.iter().any(is_unsteady)
+    let has = [(spec.layers.iter().any(is_unsteady), UNSTEADY), (spec.is_recurrent(), RECURRENT)];
+    let apply = |bound: f32, [factor, least]: [f32; 2]| (factor * bound).max(least);
+    let all = has.into_iter().filter(|(has, _)| *has).fold(bound, |b, (_, own)| apply(b, own));
+    all.min(GREATEST_BOUND.max(bound))
 }
 
 fn exported(golden: &Golden, format: &str) -> ModelFiles {
@@ -123,9 +135,10 @@ fn every_format_stays_within_its_stated_bound() {
             let mut decoder = golden.load(&exported(&golden, format), compute);
             let error = golden.mean_error(&run_whole(&mut decoder, &golden.tokens()));
             println!("{:24} {format} {compute:?}: {error:.2e}", golden.name);
+            let is_rounded_twice = format == "BF16" && !golden.is_exact_in_gguf();
+            let bound = if is_rounded_twice { bound.max(TWICE_BOUND) } else { bound };
             let is_rounded = bound > F32_BOUND;
-            let is_loose = is_rounded && is_unsteady(&golden);
-            let bound = if is_loose { (1.5 * bound).max(UNSTEADY_BOUND) } else { bound };
+            let bound = if is_rounded { loosened(bound, &golden) } else { bound };
             assert!(error < bound, "{} {format} {compute:?}: {error:e}", golden.name);
         }
     }
@@ -139,7 +152,8 @@ fn a_gguf_file_computes_the_bits_of_the_folder_it_was_made_from() {
         let from_gguf =
             run_whole(&mut golden.load(&exported(&golden, "F32"), Compute::F32), &tokens);
         // Files of these two hold f32 divisors or a ratio of attention factors.
-        if ["llama3", "llama-yarn-mscale"].contains(&golden.name.as_str()) {
+        let has_ratio = ["llama3", "llama-yarn-mscale"].contains(&golden.name.as_str());
+        if has_ratio || !golden.is_exact_in_gguf() {
             assert!(golden.worst_error(&from_gguf) < F32_BOUND, "{}", golden.name);
         } else {
             assert_eq!(bits(&from_gguf), bits(&from_folder), "{}", golden.name);

@@ -30,7 +30,7 @@ logit of a row), and its greedy tokens are the same. *GGUF file*: the same holds
 the tensor order of the `gguf` package, or for one written by `pelton convert`. *Quantized*: with all
 projections quantized (eight bits by row, fp8 by block), the model computes the same as with the dequantized
 weights. *Converted*: `pelton convert` writes the folder as a GGUF file with the same logits, bit for bit if
-weights are kept as stored or written in f32; where a file of the `gguf` package exists, names, keys and bytes
+weights are kept as stored or written in f32 (but for [Qwen3.5 and Falcon-H1](hybrid.md)); where a file of the `gguf` package exists, names, keys and bytes
 are equal to it. Config values that GGUF files of the family cannot express are refused by name.
 
 | family | folder | GGUF name | GGUF file | quantized | converted |
@@ -96,6 +96,7 @@ const SAME_FILES: &[(&str, &str)] = &[("SmolLM3ForCausalLM", "llama")];
 /// Families whose GGUF files bear the name of another, and are told apart by what they hold.
 const SHARED_NAMES: &[(&str, &str)] = &[
     ("DeepseekV3ForCausalLM", "deepseek2"),
+    ("FalconMambaForCausalLM", "mamba"),
     ("InternLM3ForCausalLM", "llama"),
     ("Olmo3ForCausalLM", "olmo2"),
 ];

@@ -16,7 +16,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use pelton_kernels::Cpu;
-use pelton_model::{CpuDevice, Importance, ModelFiles, gguf_tensors, layer_shape};
+use pelton_model::{CpuDevice, Importance, ModelFiles, gguf_matrices, layer_shape};
 use pelton_tensor::{
     DType, Gguf, GgufArray, GgufValue, GgufWriter, PendingFile, TensorSource, TensorView,
 };
@@ -133,7 +133,7 @@ impl Imatrix {
         is_stopped: &dyn Fn() -> bool,
         progress: &dyn Fn(usize, usize),
     ) -> Result<Option<Self>> {
-        let listed = gguf_tensors(files)?;
+        let listed = gguf_matrices(files)?;
         let begun = Calibration::begin(files, CpuDevice::new(cpu), samples, is_stopped)?;
         let Some(mut calibration) = begun else { return Ok(None) };
         let n_layers = files.spec()?.layers.len();
@@ -148,16 +148,16 @@ impl Imatrix {
                     continue;
                 };
                 let stored = matrix.tensor();
-                let written = listed.iter().filter(|(_, parts)| parts.contains(&stored));
-                for (gguf_name, _) in written {
-                    let sums: Vec<f32> = sums.iter().map(|sum| *sum as f32).collect();
+                for written in listed.iter().filter(|written| written.stored.contains(&stored)) {
+                    let sums = sums.iter().map(|sum| *sum as f32).collect();
+                    let sums = written.in_order(sums);
                     if sums.iter().any(|sum| !sum.is_finite()) {
                         return Err(QuantizeError::Matrix {
                             module: matrix.module.clone(),
                             source: pelton_quant::solve::SolveError::Activation,
                         });
                     }
-                    tensors.insert(gguf_name.clone(), (sums, vec![*n as f32]));
+                    tensors.insert(written.name.clone(), (sums, vec![*n as f32]));
                 }
             }
             progress(layer + 1, n_layers);

@@ -5,11 +5,12 @@ use std::path::Path;
 
 use pelton_base::TokenId;
 use pelton_kernels::Cpu;
-use pelton_model::ModelFiles;
+use pelton_model::{ExportOptions, ModelFiles, export};
 use pelton_quantize::{
-    Job, MatrixReport, Method, Options, QuantizeError, Report, Samples, Target, Watch, quantize,
+    Imatrix, Job, MatrixReport, Method, Options, QuantizeError, Report, Samples, Target, Watch,
+    quantize,
 };
-use pelton_testkit::golden::{GoldenDecoder, decoder_named, decoders};
+use pelton_testkit::golden::{GoldenDecoder, NOT_IN_GGUF, decoder_named, decoders};
 
 /// Root of the mean square error of all logits, relative to that of the logits, of 8 bits and less.
 const BOUND: f64 = 0.08;
@@ -55,6 +56,39 @@ fn llama(folder: &Path) -> (GoldenDecoder, ModelFiles, Samples) {
     let files = ModelFiles::open(&source).expect("opens");
     let samples = samples(&files);
     (golden, files, samples)
+}
+
+#[test]
+fn the_importance_of_inputs_is_the_same_in_a_folder_and_in_the_file_that_is_made_of_it() {
+    let temp = tempfile::tempdir().expect("temp");
+    let mut n_seen = 0;
+    for golden in decoders() {
+        let name = golden.checkpoint.name().to_owned();
+        let source = temp.path().join(&name);
+        golden.checkpoint.write_bare_folder(&source);
+        let folder = ModelFiles::open(&source).expect(&name);
+        let is_said = NOT_IN_GGUF.iter().all(|(other, _)| *other != name);
+        // Layers of RWKV-7 read the values of the first, which a walk from layer to layer does not keep.
+        if !is_said || !folder.arch().is_exported() || name == "rwkv7" {
+            continue;
+        }
+        let out = temp.path().join(format!("{name}.gguf"));
+        let written = export(&folder, &ExportOptions::default(), &out).expect(&name);
+        let file = ModelFiles::open(&written.expect("not stopped")[0]).expect(&name);
+        let samples = samples(&folder);
+        let [of_folder, of_file] = [&folder, &file].map(|files| {
+            let cpu = Cpu::new(Some(1)).expect("kernels");
+            let measured = Imatrix::measure(files, &samples, "text", cpu, &|| false, &|_, _| ());
+            measured.expect(&name).expect("not stopped").importance()
+        });
+        assert!(of_folder.keys().eq(of_file.keys()), "{name}");
+        for (tensor, values) in &of_folder {
+            let error = error(&of_file[tensor], values);
+            assert!(error < 0.03, "{name}: {tensor}: {error}");
+        }
+        n_seen += 1;
+    }
+    assert!(n_seen >= 44, "{n_seen} fixtures");
 }
 
 #[test]

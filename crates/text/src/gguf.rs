@@ -1,10 +1,13 @@
-//! Fills a [`GgufVocab`] from a GGUF file: the only place that knows the file reader.
+//! A [`GgufVocab`] as GGUF files have it: the only place that knows their reader and their values.
+
+use std::path::Path;
 
 use pelton_base::limits;
-use pelton_tensor::{Gguf, GgufArray, TensorError, TensorSource};
+use pelton_tensor::{Gguf, GgufArray, GgufValue, TensorError, TensorSource};
 
 use crate::error::TextError;
 use crate::gguf_vocab::{GgufVocab, TokenKind};
+use crate::older_files;
 
 impl From<TensorError> for TextError {
     fn from(error: TensorError) -> Self {
@@ -83,6 +86,52 @@ impl GgufVocab {
             strip_accents: gguf.bool("tokenizer.ggml.normalizer.strip_accents")?,
             origin,
         })
+    }
+
+    /// Reads the vocabulary of a model folder from `tokenizer.model`, `vocab.json` and `merges.txt`, a list
+    /// of World tokens or `vocab.txt`; `None` where there are none. `tokenizer.json` is not read.
+    ///
+    /// # Errors
+    ///
+    /// Names the file and what is wrong with it.
+    pub fn from_folder(folder: &Path) -> Result<Option<Self>, TextError> {
+        older_files::vocabulary(folder)
+    }
+
+    /// The metadata of a GGUF file with this vocabulary, as [`from_gguf`](Self::from_gguf) reads it.
+    pub fn metadata(&self) -> Vec<(String, GgufValue)> {
+        let text = |text: &str| GgufValue::String(text.to_owned());
+        let texts = |list: &Vec<Vec<u8>>| GgufArray::Strings(list.clone());
+        let kinds = self.kinds.iter().map(|kind| kind.to_gguf()).collect();
+        let list = |array: GgufArray| (!array.is_empty()).then_some(GgufValue::Array(array));
+        let id = |id: Option<u32>| id.map(GgufValue::U32);
+        let flag = |flag: Option<bool>| flag.map(GgufValue::Bool);
+        let all = [
+            ("model", Some(text(&self.model))),
+            ("pre", self.pre.as_deref().map(text)),
+            ("tokens", list(texts(&self.tokens))),
+            ("scores", list(GgufArray::F32(self.scores.clone()))),
+            ("token_type", list(GgufArray::I32(kinds))),
+            ("merges", list(texts(&self.merges))),
+            ("bos_token_id", id(self.bos)),
+            ("eos_token_id", id(self.eos)),
+            ("eot_token_id", id(self.eot)),
+            ("unknown_token_id", id(self.unknown)),
+            ("cls_token_id", id(self.class)),
+            ("seperator_token_id", id(self.separator)),
+            ("add_bos_token", flag(self.add_bos)),
+            ("add_eos_token", flag(self.add_eos)),
+            ("add_sep_token", flag(self.add_separator)),
+            ("add_space_prefix", flag(self.add_space_prefix)),
+            ("remove_extra_whitespaces", flag(self.remove_extra_whitespaces)),
+            ("precompiled_charsmap", list(GgufArray::U8(self.precompiled_charsmap.clone()))),
+            ("normalizer.lowercase", flag(self.lowercase)),
+            ("normalizer.strip_accents", flag(self.strip_accents)),
+        ];
+        let named = |(key, value): (&str, Option<GgufValue>)| {
+            Some((format!("tokenizer.ggml.{key}"), value?))
+        };
+        all.into_iter().filter_map(named).collect()
     }
 }
 

@@ -31,17 +31,19 @@ pub enum TokenKind {
 }
 
 impl TokenKind {
+    /// The kinds in the order of the numbers by which files call them, from 1 on.
+    const ALL: [Self; 6] =
+        [Self::Normal, Self::Unknown, Self::Control, Self::UserDefined, Self::Unused, Self::Byte];
+
     /// From the number in the file; `None` when it has no meaning.
     pub fn from_gguf(number: i32) -> Option<Self> {
-        Some(match number {
-            1 => Self::Normal,
-            2 => Self::Unknown,
-            3 => Self::Control,
-            4 => Self::UserDefined,
-            5 => Self::Unused,
-            6 => Self::Byte,
-            _ => return None,
-        })
+        let place = usize::try_from(number).ok()?.checked_sub(1)?;
+        Self::ALL.get(place).copied()
+    }
+
+    /// The number in files.
+    pub(crate) fn to_gguf(self) -> i32 {
+        Self::ALL.into_iter().zip(1..).find(|(kind, _)| *kind == self).map_or(0, |(_, n)| n)
     }
 }
 

@@ -31,8 +31,9 @@ pub(crate) fn are_in(folder: &Path) -> bool {
         || world::list_in(folder).is_some()
 }
 
-/// Reads the tokenizer of a folder without `tokenizer.json`; `None` where there is none at all.
-pub(crate) fn from_folder(folder: &Path) -> Result<Option<Tokenizer>, TextError> {
+/// Reads the vocabulary of a folder from other files than `tokenizer.json`; `None` where there is none
+/// at all.
+pub(crate) fn vocabulary(folder: &Path) -> Result<Option<GgufVocab>, TextError> {
     let exists = |name: &str| folder.join(name).exists();
     let mut vocab = if exists("tokenizer.model") {
         sentencepiece(folder)?
@@ -70,7 +71,12 @@ pub(crate) fn from_folder(folder: &Path) -> Result<Option<Tokenizer>, TextError>
     vocab.unknown = named("unk_token").or(vocab.unknown);
     vocab.add_bos = companions.flag("add_bos_token").or(vocab.add_bos);
     vocab.add_eos = companions.flag("add_eos_token").or(vocab.add_eos);
-    vocab.into_tokenizer().map(Some)
+    Ok(Some(vocab))
+}
+
+/// Reads the tokenizer of a folder without `tokenizer.json`; `None` where there is none at all.
+pub(crate) fn from_folder(folder: &Path) -> Result<Option<Tokenizer>, TextError> {
+    vocabulary(folder)?.map(GgufVocab::into_tokenizer).transpose()
 }
 
 fn sentencepiece(folder: &Path) -> Result<GgufVocab, TextError> {

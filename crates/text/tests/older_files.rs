@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use pelton_base::TokenId;
-use pelton_text::Tokenizer;
+use pelton_tensor::{Gguf, GgufWriter};
+use pelton_text::{GgufVocab, Tokenizer};
 use serde_json::{Value, json};
 
 fn fixture(name: &str) -> PathBuf {
@@ -28,8 +29,22 @@ fn folder(files: &[(&str, Vec<u8>)]) -> tempfile::TempDir {
     folder
 }
 
+/// The tokenizer of these files, whose vocabulary is the same once it was written to a GGUF file.
 fn load(files: &[(&str, Vec<u8>)]) -> Tokenizer {
-    Tokenizer::from_folder(folder(files).path()).expect("a tokenizer")
+    let folder = folder(files);
+    if let Some(vocab) = GgufVocab::from_folder(folder.path()).expect("a vocabulary") {
+        let out = folder.path().join("vocab.gguf");
+        let mut writer = GgufWriter::new();
+        for (key, value) in vocab.metadata() {
+            writer.metadata(key, value);
+        }
+        writer.create(&out).and_then(|data| data.finish()).expect("written");
+        let written = GgufVocab::from_gguf(&Gguf::open(&out).expect("a file")).expect("read");
+        let without_origin = |vocab: GgufVocab| GgufVocab { origin: String::new(), ..vocab };
+        let [written, vocab] = [written, vocab].map(without_origin);
+        assert_eq!(format!("{written:?}"), format!("{vocab:?}"));
+    }
+    Tokenizer::from_folder(folder.path()).expect("a tokenizer")
 }
 
 fn error_of(files: &[(&str, Vec<u8>)]) -> String {

@@ -21,6 +21,7 @@ pub(super) const ARCH: Arch = Arch {
     names: &["FalconH1ForCausalLM"],
     model_types: &["falcon_h1"],
     gguf_names: &["falcon-h1"],
+    written_as: Some("falcon-h1"),
     defaults: &[
         ("rms_norm_eps", Preset::Number(1e-5)),
         ("max_position_embeddings", Preset::Number(8192.0)),
@@ -29,7 +30,7 @@ pub(super) const ARCH: Arch = Arch {
     ],
     layer_kinds: &["hybrid"],
     hf: Stored { names: NAMES, ..Stored::HF },
-    gguf: Stored { decays_are_rates: true, ..Stored::GGUF },
+    gguf: Stored { decays_are_rates: true, has_factors_in_weights: true, ..Stored::GGUF },
     spec,
     ..Arch::PLAIN
 };

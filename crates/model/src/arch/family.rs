@@ -35,6 +35,8 @@ pub struct Arch {
     pub(crate) classifier: Option<ClassHead>,
     /// The family's name in the GGUF files that Pelton writes; `None` where it writes none.
     pub(crate) written_as: Option<&'static str>,
+    /// The same of models with experts, where that is another name.
+    pub(crate) written_with_experts: Option<&'static str>,
     /// Builds the spec.
     ///
     /// # Errors
@@ -42,6 +44,9 @@ pub struct Arch {
     /// Names the field that this architecture cannot work with.
     pub spec: fn(&HfConfig) -> Result<ArchSpec, ConfigError>,
 }
+
+/// The field that says every how many layers one attends, which files call the same.
+pub(crate) const INTERVAL: &str = "full_attention_interval";
 
 /// A field that spells the kinds of layers in one word.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +88,11 @@ impl Arch {
         self.written_as.is_some()
     }
 
+    /// Whether files say every how many layers one attends, and not which.
+    pub(crate) fn has_interval(&self) -> bool {
+        self.defaults.iter().any(|(name, _)| *name == INTERVAL)
+    }
+
     /// The entry of a family without quirks; the other entries are variants of it.
     pub(crate) const PLAIN: Self = Self {
         names: &[],
@@ -98,6 +108,7 @@ impl Arch {
         gguf: Stored::GGUF,
         classifier: Some(ClassHead::SCORE),
         written_as: None,
+        written_with_experts: None,
         spec: llama::spec,
     };
 }

@@ -22,6 +22,7 @@ pub(super) const ARCH: Arch = Arch {
     names: &["GraniteMoeHybridForCausalLM"],
     model_types: &["granitemoehybrid"],
     gguf_names: &["granitehybrid"],
+    written_as: Some("granitehybrid"),
     spellings: &[("layer_types", "layers_block_type")],
     defaults: &[
         ("mamba_n_heads", Preset::Number(128.0)),

@@ -28,6 +28,7 @@ pub(super) const ARCH: Arch = Arch {
     names: &["JambaForCausalLM"],
     model_types: &["jamba"],
     gguf_names: &["jamba"],
+    written_as: Some("jamba"),
     defaults: &[
         ("rms_norm_eps", Preset::Number(1e-6)),
         ("max_position_embeddings", Preset::Number(262_144.0)),

@@ -14,6 +14,7 @@ pub(super) const ARCH: Arch = Arch {
     names: &["KimiLinearForCausalLM"],
     model_types: &["kimi_linear"],
     gguf_names: &["kimi-linear"],
+    written_as: Some("kimi-linear"),
     spellings: &[
         deepseek::HEAD_DIM,
         ("max_position_embeddings", "model_max_length"),

@@ -12,6 +12,7 @@ pub(super) const ARCH: Arch = Arch {
     names: &["Lfm2ForCausalLM"],
     model_types: &["lfm2"],
     gguf_names: &["lfm2"],
+    written_as: Some("lfm2"),
     spellings: &[
         ("rms_norm_eps", "norm_eps"),
         ("tie_word_embeddings", "tie_embedding"),
@@ -58,6 +59,7 @@ pub(super) const MOE: Arch = Arch {
     names: &["Lfm2MoeForCausalLM"],
     model_types: &["lfm2_moe"],
     gguf_names: &["lfm2moe"],
+    written_as: Some("lfm2moe"),
     spellings: &[("rms_norm_eps", "norm_eps"), ("tie_word_embeddings", "tie_embedding")],
     spec: with_experts,
     ..ARCH

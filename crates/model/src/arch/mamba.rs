@@ -30,6 +30,7 @@ pub(super) const ARCH: Arch = Arch {
     names: &["MambaForCausalLM"],
     model_types: &["mamba"],
     gguf_names: &["mamba"],
+    written_as: Some("mamba"),
     spellings: &[
         ("rms_norm_eps", "layer_norm_epsilon"),
         ("mamba_d_state", "state_size"),

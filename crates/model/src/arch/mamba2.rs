@@ -20,6 +20,7 @@ pub(super) const ARCH: Arch = Arch {
     names: &["Mamba2ForCausalLM"],
     model_types: &["mamba2"],
     gguf_names: &["mamba2"],
+    written_as: Some("mamba2"),
     spellings: &[
         ("rms_norm_eps", "layer_norm_epsilon"),
         ("mamba_n_heads", "num_heads"),

@@ -37,6 +37,8 @@ pub(super) const ARCH: Arch = Arch {
     names: &["NemotronHForCausalLM"],
     model_types: &["nemotron_h"],
     gguf_names: &["nemotron_h", "nemotron_h_moe"],
+    written_as: Some("nemotron_h"),
+    written_with_experts: Some("nemotron_h_moe"),
     spellings: &[
         ("rms_norm_eps", "layer_norm_epsilon"),
         ("layer_types", "layers_block_type"),

@@ -1,7 +1,7 @@
 //! Qwen3.5 and Qwen3.6, text models (Qwen Team, 2026): Qwen3-Next with its projections in tensors of
 //! their own; perceptrons or experts in all layers.
 
-use super::{Arch, ArchSpec, Preset, qwen3_next};
+use super::{Arch, ArchSpec, Preset, Stored, ValueHeads, qwen3_next};
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
 
@@ -9,6 +9,7 @@ pub(super) const ARCH: Arch = Arch {
     names: &["Qwen3_5ForCausalLM"],
     model_types: &["qwen3_5_text"],
     gguf_names: &["qwen35"],
+    written_as: Some("qwen35"),
     spec: qwen3_next::mixers,
     ..FAMILY
 };
@@ -17,6 +18,7 @@ pub(super) const MOE: Arch = Arch {
     names: &["Qwen3_5MoeForCausalLM"],
     model_types: &["qwen3_5_moe_text"],
     gguf_names: &["qwen35moe"],
+    written_as: Some("qwen35moe"),
     spec: with_experts,
     ..FAMILY
 };
@@ -36,6 +38,7 @@ const FAMILY: Arch = Arch {
         ("intermediate_size", Preset::Number(12_288.0)),
         ("norm_topk_prob", Preset::Flag(true)),
     ],
+    gguf: Stored { value_heads: ValueHeads::Tiled, ..qwen3_next::GGUF },
     ..qwen3_next::ARCH
 };
 

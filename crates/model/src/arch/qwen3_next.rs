@@ -29,7 +29,8 @@ pub(super) const ARCH: Arch = Arch {
     partial_rotary: true,
     hf: HF,
     gguf_names: &["qwen3next"],
-    gguf: GGUF,
+    gguf: Stored { are_gates_fused: true, ..GGUF },
+    written_as: Some("qwen3next"),
     spec,
     ..Arch::PLAIN
 };
@@ -46,7 +47,7 @@ pub(super) const HF: Stored = Stored {
 };
 
 /// All norms are stored as they are.
-const GGUF: Stored = Stored {
+pub(super) const GGUF: Stored = Stored {
     names: &[(Part::MlpNorm, "post_attention_norm")],
     decays_are_rates: true,
     ..Stored::GGUF

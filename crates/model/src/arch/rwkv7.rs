@@ -56,6 +56,7 @@ pub(super) const ARCH: Arch = Arch {
     names: &["RWKV7ForCausalLM"],
     model_types: &["rwkv7"],
     gguf_names: &["rwkv7"],
+    written_as: Some("rwkv7"),
     spellings: &[("rms_norm_eps", "norm_eps")],
     defaults: &[
         ("rms_norm_eps", Preset::Number(1e-5)),

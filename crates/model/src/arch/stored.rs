@@ -8,6 +8,8 @@
 //!
 //! A group is a KV head and its query heads. What is fused, transposed or in pairs is put right by packing.
 
+use super::ValueHeads;
+
 /// A tensor's place in the model.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Part {
@@ -256,6 +258,13 @@ pub(crate) struct Stored {
     pub(crate) experts: Experts,
     /// Whether recurrences store the factors of decays, `-exp(A)`, and not their logarithms `A`.
     pub(crate) decays_are_rates: bool,
+    /// The order of the value heads of recurrences.
+    pub(crate) value_heads: ValueHeads,
+    /// Whether the gates of a recurrence are one tensor, those of a key head together; a file that
+    /// stores them apart is read, too.
+    pub(crate) are_gates_fused: bool,
+    /// Whether all factors of embeddings, projections and logits are multiplied into the weights.
+    pub(crate) has_factors_in_weights: bool,
     /// The tensor `[1, vocab]` that is added to logits, in families that do not call it the head's bias.
     pub(crate) logit_bias: Option<&'static str>,
     /// Added to the stored weights of norms, in families that store them minus one.
@@ -278,6 +287,9 @@ impl Stored {
         is_kv_up_split: false,
         experts: Experts { gate_up: GateUp::Stacked, is_transposed: false },
         decays_are_rates: false,
+        value_heads: ValueHeads::Grouped,
+        are_gates_fused: false,
+        has_factors_in_weights: false,
         logit_bias: None,
         norm_offset: 0.0,
     };

@@ -21,12 +21,14 @@ mod folder;
 mod importance;
 mod item;
 mod metadata;
+mod order;
 mod parts;
 mod quantize;
 mod read_back;
 mod sampling;
 mod tensors;
 mod tokenizer;
+mod written;
 
 pub use importance::Importance;
 pub use metadata::gguf_file_type;
@@ -41,9 +43,10 @@ use serde_json::Value;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::load::check;
-pub(crate) use folder::{Listing, biased, gate_and_up};
+pub(crate) use folder::{Biased, Listing, biased, gate_and_up};
 use item::Item;
-pub(crate) use item::Source;
+pub(crate) use item::{Scaled, Source};
+pub(crate) use order::Order;
 use tensors::Formats;
 
 /// How a model is exported.
@@ -146,9 +149,10 @@ pub fn export(
             items
         }
         None => {
-            let items = folder::of_folder(files, &spec, &formats)?;
-            let keys = metadata::keys(files, &spec, tensors::prevailing(&items));
-            read_back::check(&spec, &keys, &items)?;
+            let written = written::spec(&spec, &files.arch().gguf);
+            let items = folder::of_folder(files, &spec, &written, &formats)?;
+            let keys = metadata::keys(files, &written, tensors::prevailing(&items));
+            read_back::check(&written, &keys, &items)?;
             for (key, value) in keys.list {
                 writer.metadata(key, value);
             }
@@ -173,28 +177,53 @@ pub fn export(
     Ok(whole.then_some(paths))
 }
 
-/// The matrices that an export writes, by their GGUF names, with the names of the stored tensors that each
-/// is made of.
+/// A matrix that an export writes.
+#[derive(Debug)]
+pub struct GgufMatrix {
+    /// Its name in the file.
+    pub name: String,
+    /// Names of the stored tensors that it is made of.
+    pub stored: Vec<String>,
+    inputs: Option<Order>,
+}
+
+impl GgufMatrix {
+    /// Numbers of the inputs of a stored tensor, in the order of the file's inputs.
+    #[must_use]
+    pub fn in_order(&self, inputs: Vec<f32>) -> Vec<f32> {
+        let Some(order) = self.inputs else { return inputs };
+        let bytes: Vec<u8> = inputs.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let ordered = order.apply(&bytes, inputs.len().max(1));
+        ordered.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect()
+    }
+}
+
+/// The matrices that an export writes.
 ///
 /// # Errors
 ///
 /// As [`export`].
-pub fn gguf_tensors(files: &ModelFiles) -> Result<Vec<(String, Vec<String>)>, ModelError> {
+pub fn gguf_matrices(files: &ModelFiles) -> Result<Vec<GgufMatrix>, ModelError> {
     let formats = Formats { matrices: None, embedding: None, head: None };
     let spec = files.spec()?;
     let items = match files.gguf() {
         Some(gguf) => tensors::of_gguf(gguf, &formats)?,
-        None => folder::of_folder(files, &spec, &formats)?,
+        None => {
+            let written = written::spec(&spec, &files.arch().gguf);
+            folder::of_folder(files, &spec, &written, &formats)?
+        }
     };
-    let named = |item: Item<'_>| match &item.source {
-        Source::Stored(view) => Some((item.gguf_name.clone(), vec![view.name.to_owned()])),
-        Source::Matrix { parts, .. } => {
-            let stored = parts.iter().map(|part| part.view.name.to_owned()).collect();
-            Some((item.gguf_name.clone(), stored))
+    let matrix = |Item { gguf_name: name, source, .. }: Item<'_>| match source {
+        Source::Stored(view) => {
+            Some(GgufMatrix { name, stored: vec![view.name.to_owned()], inputs: None })
+        }
+        Source::Matrix { parts, inputs, .. } => {
+            let stored = parts.iter().map(|rows| rows.part.view.name.to_owned()).collect();
+            Some(GgufMatrix { name, stored, inputs })
         }
         Source::Vector { .. } | Source::Made(_) => None,
     };
-    Ok(items.into_iter().filter_map(named).collect())
+    Ok(items.into_iter().filter_map(matrix).collect())
 }
 
 /// A JSON file of the folder; `None` when there is none.

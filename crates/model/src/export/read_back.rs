@@ -14,7 +14,7 @@ use pelton_tensor::{MappedFile, TensorSource, TensorView};
 use super::Item;
 use super::item::Source;
 use super::metadata::Keys;
-use crate::arch::{self, ArchSpec, Ends};
+use crate::arch::{self, ArchSpec, Ends, Mixer};
 use crate::error::ModelError;
 use crate::files::gguf;
 use crate::rope::RopeSpec;
@@ -78,6 +78,7 @@ fn difference(spec: &ArchSpec, read: &ArchSpec) -> Option<String> {
         ("norms", (spec.norm, spec.norm_eps) == (read.norm, read.norm_eps)),
         ("rotary embeddings", are_ropes_alike(&spec.ropes, &read.ropes)),
         ("positions", spec.positions == read.positions),
+        ("factors of projections", spec.multipliers == read.multipliers),
         ("a scale of embeddings", spec.embedding_scale == read.embedding_scale),
         ("a norm of embeddings", spec.embedding_norm == read.embedding_norm),
         ("a scale of logits", spec.logit_scale == read.logit_scale),
@@ -93,13 +94,23 @@ fn difference(spec: &ArchSpec, read: &ArchSpec) -> Option<String> {
     let mut layers = spec.layers.iter().zip(&read.layers).enumerate();
     layers.find_map(|(i, (layer, read))| {
         let parts = [
-            ("attention", layer.mixer == read.mixer),
+            (mixer_words(&layer.mixer), layer.mixer == read.mixer),
             ("a perceptron", layer.mlp == read.mlp),
             ("wiring", layer.wiring == read.wiring),
         ];
         let differing = parts.into_iter().find(|(_, is_same)| !is_same);
         differing.map(|(what, _)| format!("{what} in layer {i}"))
     })
+}
+
+fn mixer_words(mixer: &Mixer) -> &'static str {
+    match mixer {
+        Mixer::Gqa(_) | Mixer::Mla(_) | Mixer::CrossAttention(_) | Mixer::Absent(_) => "attention",
+        Mixer::Recurrent(_) | Mixer::SelectiveScan(_) | Mixer::TimeMix(_) => "a recurrence",
+        Mixer::Parallel(_) => "a recurrence beside attention",
+        Mixer::ShortConv(_) => "a convolution",
+        Mixer::ChannelMix(_) => "a channel mix",
+    }
 }
 
 fn are_ropes_alike(a: &[RopeSpec], b: &[RopeSpec]) -> bool {

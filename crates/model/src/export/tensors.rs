@@ -8,6 +8,29 @@ use crate::arch::{Part, Stored};
 use crate::error::ModelError;
 use crate::files::names::Naming;
 
+/// Ends of the names of tensors that stay in f32 whatever their shape is: every token depends on them,
+/// or what they rounded would stay in a state.
+const SMALL: &[&str] = &[
+    "ffn_gate_inp.weight",
+    "position_embd.weight",
+    ".ssm_a",
+    ".ssm_d",
+    ".ssm_conv1d.weight",
+    ".ssm_conv1d_q.weight",
+    ".ssm_conv1d_k.weight",
+    ".ssm_conv1d_v.weight",
+    ".shortconv.conv.weight",
+    ".time_mix_lerp_fused.weight",
+    ".time_mix_w1.weight",
+    ".time_mix_w2.weight",
+    ".time_mix_a1.weight",
+    ".time_mix_a2.weight",
+    ".time_mix_v1.weight",
+    ".time_mix_v2.weight",
+    ".time_mix_g1.weight",
+    ".time_mix_g2.weight",
+];
+
 /// The formats of matrices; `None` leaves them as they are stored.
 pub(super) struct Formats {
     pub(super) matrices: Option<&'static dyn WeightFormat>,
@@ -37,14 +60,11 @@ impl Formats {
         is_vector_kept: bool,
     ) -> Result<DType, ModelError> {
         let is_number = for_dtype(stored).is_some();
-        // Norms of each head and biases of experts are several rows, and learned positions are
-        // added to every token.
+        // Norms of each head and biases of experts are several rows.
         let is_small = shape.len() < 2
             || gguf_name.ends_with(".bias")
             || gguf_name.contains("_norm.")
-            || ["ffn_gate_inp.weight", "position_embd.weight"]
-                .iter()
-                .any(|s| gguf_name.ends_with(s));
+            || SMALL.iter().any(|end| gguf_name.ends_with(end));
         let dtype = match (is_small, self.of(gguf_name)) {
             (true, None) if is_vector_kept => stored,
             (true, _) if is_number => DType::F32,

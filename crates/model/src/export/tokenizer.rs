@@ -1,20 +1,19 @@
-//! A byte-level `tokenizer.json` as GGUF arrays.
+//! The vocabulary of a folder as GGUF arrays: a byte-level `tokenizer.json`, or the files from which
+//! other tokenizers are made (`tokenizer.model`, a list of World tokens).
 
 use std::path::Path;
 
 use pelton_base::limits;
-use pelton_tensor::{GgufArray, GgufValue, GgufWriter};
+use pelton_tensor::{GgufValue, GgufWriter};
+use pelton_text::{GgufVocab, TokenKind};
 use serde_json::Value;
 
 use super::read_json;
 use crate::arch::ArchSpec;
 use crate::error::ModelError;
 
-/// Kinds of token in GGUF files.
-const NORMAL: i32 = 1;
-const CONTROL: i32 = 3;
-const USER_DEFINED: i32 = 4;
-const UNUSED: i32 = 5;
+/// Score of a token that no text has.
+const NO_SCORE: f32 = -10_000.0;
 
 /// Adds the tokenizer of `folder`; does nothing where there is none.
 pub(super) fn write(
@@ -22,58 +21,97 @@ pub(super) fn write(
     spec: &ArchSpec,
     writer: &mut GgufWriter,
 ) -> Result<(), ModelError> {
-    let file = folder.join("tokenizer.json");
-    let Some(json) = read_json(&file)? else { return Ok(()) };
-    let refuse = |why: &str| ModelError::Export(format!("{}: {why}", file.display()));
-    let model = &json["model"];
-    let pre =
-        pre_tokenizer(&json).ok_or_else(|| refuse("not a byte-level tokenizer known here"))?;
-    let vocab = model["vocab"].as_object().ok_or_else(|| refuse("no `model.vocab`"))?;
+    let Some(mut vocab) = read(folder, spec)? else { return Ok(()) };
+    let n = vocab.tokens.len();
+    if n > spec.vocab_size {
+        let why = format!("{}: {n} tokens, and {} embeddings", vocab.origin, spec.vocab_size);
+        return Err(ModelError::Export(why));
+    }
+    vocab.kinds.resize(n, TokenKind::Normal);
+    for id in n..spec.vocab_size {
+        vocab.tokens.push(format!("[PAD{id}]").into_bytes());
+        vocab.kinds.push(TokenKind::Unused);
+    }
+    if !vocab.scores.is_empty() {
+        vocab.scores.resize(spec.vocab_size, NO_SCORE);
+    }
+    vocab.bos = vocab.bos.or(spec.bos_token.map(|token| token.0));
+    if let [eos, rest @ ..] = spec.eos_tokens.as_slice() {
+        (vocab.eos, vocab.eot) = (Some(eos.0), rest.first().map(|token| token.0));
+    }
+    for (key, value) in vocab.metadata() {
+        writer.metadata(key, value);
+    }
+    if let Some(token) = spec.eos_tokens.get(2) {
+        writer.metadata("tokenizer.ggml.eom_token_id", GgufValue::U32(token.0));
+    }
+    if let Some(template) = chat_template(folder)? {
+        writer.metadata("tokenizer.chat_template", GgufValue::String(template));
+    }
+    Ok(())
+}
 
-    let mut tokens: Vec<Option<(String, i32)>> = vec![None; spec.vocab_size];
-    let mut place = |text: &str, id: &Value, kind: i32| -> Result<(), ModelError> {
+/// The vocabulary of a byte-level `tokenizer.json`, or of the files from which others are made.
+fn read(folder: &Path, spec: &ArchSpec) -> Result<Option<GgufVocab>, ModelError> {
+    let file = folder.join("tokenizer.json");
+    let json = read_json(&file)?;
+    if let Some(json) = &json {
+        let pre = pre_tokenizer(json);
+        if let Some(pre) = pre {
+            return byte_level(json, pre, spec, &file.display().to_string()).map(Some);
+        }
+        if !folder.join("tokenizer.model").exists() {
+            let why = "neither a byte-level tokenizer known here, nor beside a `tokenizer.model`";
+            return Err(ModelError::Export(format!("{}: {why}", file.display())));
+        }
+    }
+    GgufVocab::from_folder(folder).map_err(|error| ModelError::Export(error.to_string()))
+}
+
+fn byte_level(
+    json: &Value,
+    pre: &str,
+    spec: &ArchSpec,
+    origin: &str,
+) -> Result<GgufVocab, ModelError> {
+    let refuse = |why: &str| ModelError::Export(format!("{origin}: {why}"));
+    let model = &json["model"];
+    let ids = model["vocab"].as_object().ok_or_else(|| refuse("no `model.vocab`"))?;
+    let mut tokens: Vec<Option<(String, TokenKind)>> = vec![None; spec.vocab_size];
+    let mut place = |text: &str, id: &Value, kind: TokenKind| -> Result<(), ModelError> {
         let slot = id.as_u64().and_then(|id| tokens.get_mut(usize::try_from(id).ok()?));
         let slot =
             slot.ok_or_else(|| refuse(&format!("token {text:?} is beyond the embedding")))?;
         *slot = Some((text.to_owned(), kind));
         Ok(())
     };
-    for (text, id) in vocab {
-        place(text, id, NORMAL)?;
+    for (text, id) in ids {
+        place(text, id, TokenKind::Normal)?;
     }
     for added in json["added_tokens"].as_array().into_iter().flatten() {
         let text = added["content"].as_str().unwrap_or_default();
         let is_special = added["special"].as_bool() == Some(true);
-        place(text, &added["id"], if is_special { CONTROL } else { USER_DEFINED })?;
+        let kind = if is_special { TokenKind::Control } else { TokenKind::UserDefined };
+        place(text, &added["id"], kind)?;
     }
-    let (texts, kinds): (Vec<Vec<u8>>, Vec<i32>) = tokens
+    let (tokens, kinds): (Vec<Vec<u8>>, Vec<TokenKind>) = tokens
         .into_iter()
         .enumerate()
-        .map(|(i, token)| token.unwrap_or_else(|| (format!("[PAD{i}]"), UNUSED)))
+        .map(|(i, token)| token.unwrap_or_else(|| (format!("[PAD{i}]"), TokenKind::Unused)))
         .map(|(text, kind)| (text.into_bytes(), kind))
         .unzip();
     let merges = model["merges"].as_array().ok_or_else(|| refuse("no `model.merges`"))?;
     let merges: Option<Vec<Vec<u8>>> = merges.iter().map(merge_text).collect();
-    let merges = merges.ok_or_else(|| refuse("a merge that is not a pair of texts"))?;
-
-    let text = |x: &str| GgufValue::String(x.to_owned());
-    writer
-        .metadata("tokenizer.ggml.model", text("gpt2"))
-        .metadata("tokenizer.ggml.pre", text(pre))
-        .metadata("tokenizer.ggml.tokens", GgufValue::Array(GgufArray::Strings(texts)))
-        .metadata("tokenizer.ggml.token_type", GgufValue::Array(GgufArray::I32(kinds)))
-        .metadata("tokenizer.ggml.merges", GgufValue::Array(GgufArray::Strings(merges)))
-        .metadata("tokenizer.ggml.add_bos_token", GgufValue::Bool(adds_bos(&json)));
-    if let Some(bos) = spec.bos_token {
-        writer.metadata("tokenizer.ggml.bos_token_id", GgufValue::U32(bos.0));
-    }
-    for (key, token) in ["eos", "eot", "eom"].iter().zip(&spec.eos_tokens) {
-        writer.metadata(format!("tokenizer.ggml.{key}_token_id"), GgufValue::U32(token.0));
-    }
-    if let Some(template) = chat_template(folder)? {
-        writer.metadata("tokenizer.chat_template", GgufValue::String(template));
-    }
-    Ok(())
+    Ok(GgufVocab {
+        origin: origin.to_owned(),
+        model: "gpt2".to_owned(),
+        pre: Some(pre.to_owned()),
+        tokens,
+        kinds,
+        merges: merges.ok_or_else(|| refuse("a merge that is not a pair of texts"))?,
+        add_bos: Some(adds_bos(json)),
+        ..GgufVocab::default()
+    })
 }
 
 /// GGUF's name for the way in which this tokenizer splits text.
@@ -86,14 +124,75 @@ fn pre_tokenizer(json: &Value) -> Option<&'static str> {
         Some(steps) => steps.iter().collect(),
         None => vec![pre],
     };
-    let byte_level = steps.iter().find(|step| step["type"] == "ByteLevel")?;
-    let pattern = steps.iter().find_map(|step| step["pattern"]["Regex"].as_str());
-    match pattern {
-        None if byte_level["use_regex"].as_bool() != Some(false) => Some("gpt-2"),
-        Some(pattern) if pattern.contains(r"\p{N}{1,3}") => Some("llama-bpe"),
-        Some(pattern) if pattern.contains(r"|\p{N}|") => Some("qwen2"),
+    let steps: Option<Vec<Step<'_>>> = steps.into_iter().map(Step::read).collect();
+    let composes = composes(&json["normalizer"]);
+    let takes_words = json["model"]["ignore_merges"].as_bool() == Some(true);
+    match steps?.as_slice() {
+        [Step::Gpt2] => Some(if composes { "olmo" } else { "gpt-2" }),
+        [Step::SingleDigits, Step::Gpt2] => Some(if composes { "command-r" } else { "smollm" }),
+        [Step::Punctuation, Step::Gpt2, Step::DigitRuns, Step::Regex("[0-9][0-9][0-9]")] => {
+            Some("falcon")
+        }
+        [Step::Regex(first), Step::Regex(_), Step::Regex(_), Step::Bytes]
+            if *first == r"\p{N}{1,3}" =>
+        {
+            Some("deepseek-v3")
+        }
+        [Step::Regex(expression), Step::Bytes] => by_expression(expression, composes, takes_words),
         _ => None,
     }
+}
+
+/// A step of splitting text.
+enum Step<'j> {
+    /// GPT-2's expression, and bytes as characters.
+    Gpt2,
+    /// Bytes as characters.
+    Bytes,
+    SingleDigits,
+    DigitRuns,
+    Punctuation,
+    Regex(&'j str),
+}
+
+impl<'j> Step<'j> {
+    fn read(json: &'j Value) -> Option<Self> {
+        let flag = |name: &str, usual| json[name].as_bool().unwrap_or(usual);
+        match json["type"].as_str()? {
+            "ByteLevel" if flag("use_regex", true) => Some(Self::Gpt2),
+            "ByteLevel" => Some(Self::Bytes),
+            "Digits" if flag("individual_digits", false) => Some(Self::SingleDigits),
+            "Digits" => Some(Self::DigitRuns),
+            "Punctuation" => Some(Self::Punctuation),
+            "Split" => json["pattern"]["Regex"].as_str().map(Self::Regex),
+            _ => None,
+        }
+    }
+}
+
+/// The name of a rule that is one expression. Its parts tell the published ones apart, which spell
+/// contractions in several ways.
+fn by_expression(expression: &str, composes: bool, takes_words: bool) -> Option<&'static str> {
+    let has = |part: &str| expression.contains(part);
+    let knows_case = has(r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+");
+    match composes {
+        false if has(r"?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+") => {
+            Some(if takes_words { "llama-bpe" } else { "dbrx" })
+        }
+        false if knows_case && has("'ll") && has(r"|\p{N}{1,3}| ?") => Some("gpt-4o"),
+        false if knows_case && !has("'ll") && has(r"|\p{N}| ?") => Some("tekken"),
+        true if has(r"[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+") => Some("qwen35"),
+        _ if has(r"?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+") => {
+            Some(if composes { "qwen2" } else { "hunyuan" })
+        }
+        _ => None,
+    }
+}
+
+/// Whether characters are composed before text is split.
+fn composes(normalizer: &Value) -> bool {
+    let steps = normalizer["normalizers"].as_array();
+    normalizer["type"] == "NFC" || steps.is_some_and(|steps| steps.iter().any(composes))
 }
 
 /// A merge as one text; files hold texts or, since some tokens contain blanks, pairs.
@@ -126,4 +225,72 @@ fn chat_template(folder: &Path) -> Result<Option<String>, ModelError> {
     }
     let config = read_json(&folder.join("tokenizer_config.json"))?;
     Ok(config.and_then(|config| config["chat_template"].as_str().map(str::to_owned)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rules_are_told_apart_by_their_steps_and_expressions() {
+        let split = |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}});
+        let (bytes, gpt2) =
+            (json!({"type": "ByteLevel", "use_regex": false}), json!({"type": "ByteLevel"}));
+        let words = |letters: &str, digits: &str, marks: &str| {
+            split(&format!(
+                r"(?i:'s|'ll)|[^\r\n\p{{L}}\p{{N}}]?{letters}+|{digits}| ?[^\s{marks}]+|\s+"
+            ))
+        };
+        let cased = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+";
+        let digits = |single: bool| json!({"type": "Digits", "individual_digits": single});
+        let llama = words(r"\p{L}", r"\p{N}{1,3}", r"\p{L}\p{N}");
+        let qwen = words(r"\p{L}", r"\p{N}", r"\p{L}\p{N}");
+        let marks = words(r"[\p{L}\p{M}]", r"\p{N}", r"\p{L}\p{M}\p{N}");
+        for (steps, nfc, whole, expected) in [
+            (vec![gpt2.clone()], false, false, Some("gpt-2")),
+            (vec![gpt2.clone()], true, false, Some("olmo")),
+            (vec![digits(true), gpt2.clone()], false, false, Some("smollm")),
+            (vec![digits(false), gpt2.clone()], false, false, None),
+            (
+                vec![json!({"type": "Punctuation"}), gpt2, digits(false), split("[0-9][0-9][0-9]")],
+                false,
+                false,
+                Some("falcon"),
+            ),
+            (vec![llama.clone(), bytes.clone()], false, true, Some("llama-bpe")),
+            (vec![llama.clone(), bytes.clone()], false, false, Some("dbrx")),
+            (vec![llama], false, false, None),
+            (vec![qwen.clone(), bytes.clone()], true, false, Some("qwen2")),
+            (vec![qwen, bytes.clone()], false, false, Some("hunyuan")),
+            (vec![marks, bytes.clone()], true, false, Some("qwen35")),
+            (
+                vec![split(&format!(r"{cased}|\p{{N}}| ?\S+")), bytes.clone()],
+                false,
+                true,
+                Some("tekken"),
+            ),
+            (
+                vec![split(&format!(r"{cased}(?i:'s|'ll)?|\p{{N}}{{1,3}}| ?\S+")), bytes.clone()],
+                false,
+                false,
+                Some("gpt-4o"),
+            ),
+            (
+                vec![split(r"\p{N}{1,3}"), split("[a]+"), split("[b]+"), bytes.clone()],
+                false,
+                false,
+                Some("deepseek-v3"),
+            ),
+            (vec![split(r"\p{N}{1,3}"), bytes], false, false, None),
+        ] {
+            let normalizer = if nfc { json!({"type": "NFC"}) } else { Value::Null };
+            let json = json!({
+                "model": {"type": "BPE", "ignore_merges": whole},
+                "normalizer": normalizer,
+                "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
+            });
+            assert_eq!(pre_tokenizer(&json), expected, "{json}");
+        }
+    }
 }

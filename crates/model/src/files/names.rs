@@ -52,15 +52,16 @@ impl Naming {
 
     /// The weight of a part, by the first of its names.
     pub(crate) fn weight(self, part: Part, layer: usize) -> String {
-        format!("{}.weight", self.first(part, layer))
+        format!("{}.weight", self.stem(part, layer))
     }
 
     /// The bias of a part, by the first of its names.
     pub(crate) fn bias(self, part: Part, layer: usize) -> String {
-        format!("{}.bias", self.first(part, layer))
+        format!("{}.bias", self.stem(part, layer))
     }
 
-    fn first(self, part: Part, layer: usize) -> String {
+    /// The first name of a part, without `.weight` or `.bias`.
+    pub(crate) fn stem(self, part: Part, layer: usize) -> String {
         self.stems(part, layer).next().expect("invariant: every part has a name")
     }
 }

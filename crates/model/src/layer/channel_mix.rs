@@ -146,10 +146,12 @@ impl Stages for ChannelMix {
 
     fn list<'a>(
         &self,
-        _plan: ChannelMixPlan<'a>,
+        plan: ChannelMixPlan<'a>,
         layer: usize,
-        _list: &mut Listing<'a, '_>,
+        list: &mut Listing<'a, '_>,
     ) -> Result<(), ModelError> {
-        Err(ModelError::Export(format!("layer {layer} is recurrent, which is not written as GGUF")))
+        list.norm(Name::ChannelMix, layer, Some(plan.mix), None);
+        list.only(Name::Up, layer, plan.key)?;
+        list.only(Name::Down, layer, plan.value)
     }
 }

@@ -5,7 +5,7 @@ use super::{Found, Kept, Kind, KvHeads, Linear, MixerKind, Norm, Packed, Planned
 use crate::arch::{Fused, NormKind, Part as Name};
 use crate::device::Device;
 use crate::error::ModelError;
-use crate::export::{Listing, Source, biased};
+use crate::export::{Listing, Order, Source, biased};
 use crate::load::{LinearPlan, Lookup, NormPlan, Packer, Projection, Rows};
 use crate::parameters::Parameters;
 
@@ -366,8 +366,17 @@ impl Stages for Gqa {
         layer: usize,
         list: &mut Listing<'a, '_>,
     ) -> Result<(), ModelError> {
-        let pairs = plan.pairs.filter(|_| list.naming.stored.is_in_pairs);
-        for (name, projection) in [Name::Q, Name::K, Name::V].into_iter().zip(biased(plan.qkv)) {
+        let pairs = plan.pairs.filter(|_| list.naming.stored.is_in_pairs).map(Order::Pairs);
+        let mut projections = biased(plan.qkv);
+        if let Some(gate) = self.is_gated.then(|| projections.next()).flatten() {
+            let (outer, inner) = (2, self.n_heads);
+            let by_head = Order::Swapped { first: 0, run: self.head_dim, outer, inner };
+            let both = projections.next().into_iter().chain([gate]).collect();
+            list.stacked(Name::Q, layer, both, Some(by_head))?;
+        }
+        let names =
+            if self.is_gated { &[Name::K, Name::V][..] } else { &[Name::Q, Name::K, Name::V] };
+        for (&name, projection) in names.iter().zip(projections) {
             let pairs = pairs.filter(|_| name != Name::V);
             list.projection(name, layer, projection, pairs)?;
         }

@@ -391,10 +391,13 @@ impl Mla {
     ) -> Result<(), ModelError> {
         let Mla { n_heads, kv_rank, nope_dim, value_dim, .. } = *self;
         if !list.naming.stored.is_kv_up_split {
-            return list.projection(Name::KvUp, layer, (Part::whole(k_up.view), None), None);
+            let (name, part) = (list.naming.weight(Name::KvUp, layer), Part::whole(k_up.view));
+            let shape = part.shape.clone();
+            return list.matrix(name, vec![part.into()], shape, [None; 2]);
         }
-        let mut stack = |name, part, n, k| {
-            list.matrix(list.naming.weight(name, layer), vec![part], vec![n_heads, n, k], None)
+        let mut stack = |name, part: Part<'a>, n, k| {
+            let name = list.naming.weight(name, layer);
+            list.matrix(name, vec![part.into()], vec![n_heads, n, k], [None; 2])
         };
         stack(Name::KUp, k_up, kv_rank, nope_dim)?;
         stack(Name::VUp, v_up, value_dim, kv_rank)

@@ -26,7 +26,7 @@ use super::{Found, Kind, Linear, MlpKind, Module, Packed, PlannedTensors};
 use crate::arch::Part as Name;
 use crate::device::Device;
 use crate::error::ModelError;
-use crate::export::{Listing, Source, biased, gate_and_up};
+use crate::export::{Biased, Listing, Scaled, Source, biased, gate_and_up};
 use crate::load::{LinearPlan, Lookup, NormPlan, Packer, Part, Projection, Rows};
 use crate::parameters::Parameters;
 
@@ -327,10 +327,10 @@ impl Stages for Moe {
             list.only(Name::SharedUp, layer, mlp.up)?;
         }
         list.only(Name::SharedDown, layer, mlp.down)?;
-        for (part, _) in switch.map(biased).into_iter().flatten() {
+        for Biased { part, .. } in switch.map(biased).into_iter().flatten() {
             // One row, which files have as a vector.
             let (name, k) = (list.naming.weight(Name::SharedSwitch, layer), part.shape[1]);
-            list.matrix(name, vec![part], vec![k], None)?;
+            list.matrix(name, vec![part.into()], vec![k], [None; 2])?;
         }
         Ok(())
     }
@@ -404,24 +404,25 @@ fn list_experts<'a>(
 ) -> Result<(), ModelError> {
     let names = [Name::ExpertGate, Name::ExpertUp, Name::ExpertDown];
     let names = if has_gates { &names[..] } else { &names[1..] };
-    let mut stacks: Vec<_> = names.iter().map(|_| (Vec::new(), Vec::new())).collect();
+    let mut stacks: Vec<(Vec<Scaled<'_>>, Vec<Scaled<'_>>)> = Vec::new();
+    stacks.resize_with(names.len(), Default::default);
     for expert in experts {
         let up = match has_gates {
             true => gate_and_up(expert.up).into(),
             false => biased(expert.up).collect::<Vec<_>>(),
         };
         let matrices = up.into_iter().chain(biased(expert.down));
-        for ((parts, biases), (part, bias)) in stacks.iter_mut().zip(matrices) {
-            parts.push(part);
-            biases.extend(bias);
+        for ((parts, biases), Biased { part, bias, .. }) in stacks.iter_mut().zip(matrices) {
+            parts.push(part.into());
+            biases.extend(bias.map(Scaled::from));
         }
     }
     for (&name, (parts, biases)) in names.iter().zip(stacks) {
-        let shape = [&[parts.len()], parts[0].shape.as_slice()].concat();
-        list.matrix(list.naming.weight(name, layer), parts, shape, None)?;
+        let shape = [&[parts.len()], parts[0].part.shape.as_slice()].concat();
+        list.matrix(list.naming.weight(name, layer), parts, shape, [None; 2])?;
         if let Some(bias) = biases.first() {
-            let shape = vec![biases.len(), bias.n()];
-            list.matrix(list.naming.bias(name, layer), biases, shape, None)?;
+            let shape = vec![biases.len(), bias.part.n()];
+            list.matrix(list.naming.bias(name, layer), biases, shape, [None; 2])?;
         }
     }
     Ok(())

@@ -135,6 +135,7 @@ impl Stages for Parallel {
         layer: usize,
         list: &mut Listing<'a, '_>,
     ) -> Result<(), ModelError> {
-        self.recurrent.list(plan.recurrent, layer, list)
+        self.recurrent.list(plan.recurrent, layer, list)?;
+        self.attention.list(plan.attention, layer, list)
     }
 }

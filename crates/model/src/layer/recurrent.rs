@@ -22,6 +22,8 @@
 //!
 //! Value heads share keys and queries in groups, see [`ValueHeads`].
 
+mod tensors;
+
 use super::kind::Stages;
 use super::{Found, Kept, Kind, Linear, MixerKind, Norm, Packed, PlannedTensors};
 use crate::arch::Part as Name;
@@ -418,99 +420,15 @@ impl Stages for Recurrent {
 
     fn list<'a>(
         &self,
-        _plan: RecurrentPlan<'a>,
+        plan: RecurrentPlan<'a>,
         layer: usize,
-        _list: &mut Listing<'a, '_>,
+        list: &mut Listing<'a, '_>,
     ) -> Result<(), ModelError> {
-        Err(ModelError::Export(format!("layer {layer} is recurrent, which is not written as GGUF")))
+        self.list_tensors(plan, layer, list)
     }
 }
 
 impl Recurrent {
-    /// What is projected from the residual stream, each part from the tensor that holds it.
-    ///
-    /// ```text
-    /// delta, one tensor    of each key head  | q | k | its v | its z |
-    /// delta, apart         | q | k | v |   | z |                    or  | q |   | k |   | v |   | z |
-    ///     its gates        of each key head  | its b | its a |      or apart  | b |   | a |
-    /// sum                  | z | v | k | q | decay |                        x, B, C and dt
-    /// steady               of each head  | q | k | v |   | z |
-    /// ```
-    fn projections(&self, lookup: &Lookup<'_, '_>, layer: usize) -> Vec<Projection> {
-        let (key, value, heads) = (self.key_width(), self.value_width(), self.n_value_heads);
-        let cut = |name, n_stored, first, n| Projection {
-            name,
-            rows: Rows { n, first, run: n, filled: n, stride: n, ..Rows::all(n_stored) },
-        };
-        if let Rule::Sum { .. } = self.rule {
-            let part = |first, n| cut(Name::RecurrentIn, self.input_width(), first, n);
-            let keys = 2 * value;
-            return vec![
-                part(keys + key, key),
-                part(keys, key),
-                part(value, value),
-                part(0, value),
-                part(keys + 2 * key, heads),
-            ];
-        }
-        let has = |name| lookup.has(&lookup.stem(name, layer));
-        let alone = |name, n| Projection { name, rows: Rows::all(n) };
-        let [gate_width, beta_width, decay_width] = self.gate_widths();
-        let (dim, group) = (self.key_dim, heads / self.n_key_heads);
-        let of_heads = |name, per_head, first, run| {
-            let (n, n_stored) = (self.n_key_heads * run, self.n_key_heads * per_head);
-            let rows = Rows { n, first, run, filled: run, stride: per_head, ..Rows::all(n_stored) };
-            Projection { name, rows }
-        };
-        let values = group * self.value_dim;
-        if let Rule::Steady { .. } = self.rule {
-            let part =
-                |first, run| of_heads(Name::RecurrentQkv, 2 * dim + self.value_dim, first, run);
-            let gate = alone(Name::RecurrentGate, gate_width);
-            return vec![part(0, dim), part(dim, dim), part(2 * dim, self.value_dim), gate];
-        }
-        let mut all = if has(Name::RecurrentIn) {
-            let part = |first, run| of_heads(Name::RecurrentIn, 2 * dim + 2 * values, first, run);
-            let z = part(2 * dim + values, values);
-            vec![part(0, dim), part(dim, dim), part(2 * dim, values), z]
-        } else if has(Name::RecurrentQ) {
-            let q = alone(Name::RecurrentQ, key);
-            let (k, v) = (alone(Name::RecurrentK, key), alone(Name::RecurrentV, value));
-            vec![q, k, v, alone(Name::RecurrentGate, gate_width)]
-        } else {
-            let part = |first, n| cut(Name::RecurrentQkv, self.channels(), first, n);
-            let z = alone(Name::RecurrentGate, value);
-            vec![part(0, key), part(key, key), part(2 * key, value), z]
-        };
-        all.extend(if has(Name::RecurrentGates) {
-            let part = |first| of_heads(Name::RecurrentGates, 2 * group, first, group);
-            [part(0), part(group)]
-        } else {
-            let beta = alone(Name::RecurrentBeta, beta_width);
-            [beta, alone(Name::RecurrentDecay, decay_width)]
-        });
-        all
-    }
-
-    /// The taps of queries, keys and values, in one tensor or in three.
-    fn plan_taps<'a>(
-        &self,
-        lookup: &Lookup<'a, '_>,
-        layer: usize,
-    ) -> Result<NormPlan<'a>, ModelError> {
-        if !lookup.has(&lookup.stem(Name::ConvQ, layer)) {
-            return lookup.taps(Name::Conv, layer, [self.channels(), self.taps]);
-        }
-        let part = |name, channels| lookup.taps(name, layer, [channels, self.taps]);
-        let mut plan = part(Name::ConvQ, self.key_width())?;
-        for (name, channels) in [(Name::ConvK, self.key_width()), (Name::ConvV, self.value_width())]
-        {
-            plan.weights.extend(part(name, channels)?.weights);
-        }
-        plan.rows = Rows::all(self.channels() * self.taps);
-        Ok(plan)
-    }
-
     /// Logarithms of the decays of heads that no row changes.
     fn made_decays(&self) -> Vec<f32> {
         let Rule::Steady { factor } = self.rule else { return Vec::new() };

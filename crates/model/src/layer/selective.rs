@@ -275,11 +275,23 @@ impl Stages for SelectiveScan {
 
     fn list<'a>(
         &self,
-        _plan: SelectivePlan<'a>,
+        plan: SelectivePlan<'a>,
         layer: usize,
-        _list: &mut Listing<'a, '_>,
+        list: &mut Listing<'a, '_>,
     ) -> Result<(), ModelError> {
-        Err(ModelError::Export(format!("layer {layer} is recurrent, which is not written as GGUF")))
+        list.only(Name::RecurrentIn, layer, plan.input)?;
+        list.taps(Name::Conv, layer, plan.conv, self.taps, None);
+        list.bias(Name::Conv, layer, plan.conv_bias);
+        list.only(Name::Selection, layer, plan.selection)?;
+        let names = [Name::StepNorm, Name::KeySelectionNorm, Name::QuerySelectionNorm];
+        for (name, norm) in names.into_iter().zip(plan.norms.into_iter().flatten()) {
+            list.norm(name, layer, Some(norm), None);
+        }
+        list.only(Name::Step, layer, plan.step)?;
+        let shape = vec![self.channels, self.state_dim];
+        list.decays(layer, plan.rates, plan.are_rates, shape, None);
+        list.bare(Name::Skip, layer, plan.skip, vec![self.channels]);
+        list.only(Name::RecurrentOut, layer, plan.out)
     }
 }
 

@@ -151,12 +151,13 @@ impl Stages for ShortConv {
 
     fn list<'a>(
         &self,
-        _plan: ShortConvPlan<'a>,
+        plan: ShortConvPlan<'a>,
         layer: usize,
-        _list: &mut Listing<'a, '_>,
+        list: &mut Listing<'a, '_>,
     ) -> Result<(), ModelError> {
-        Err(ModelError::Export(format!(
-            "layer {layer} is a convolution, which is not written as GGUF"
-        )))
+        list.only(Name::ConvIn, layer, plan.input)?;
+        list.taps(Name::Conv, layer, plan.conv, self.taps, None);
+        list.bias(Name::Conv, layer, plan.conv_bias);
+        list.only(Name::ConvOut, layer, plan.out)
     }
 }

@@ -21,8 +21,8 @@ use super::{Found, Kept, Kind, Linear, MixerKind, Norm, Packed, PlannedTensors};
 use crate::arch::Part as Name;
 use crate::device::Device;
 use crate::error::ModelError;
-use crate::export::Listing;
-use crate::load::{LinearPlan, Lookup, NormPlan, Packer, Projection, Rows};
+use crate::export::{Listing, Source};
+use crate::load::{LinearPlan, Lookup, NormPlan, Packer, Part, Projection, Rows};
 use crate::parameters::Parameters;
 use crate::state::StateLayer;
 
@@ -126,6 +126,26 @@ struct LowRankPlan<'a> {
     down: LinearPlan<'a>,
     up: LinearPlan<'a>,
     bias: Option<NormPlan<'a>>,
+}
+
+impl<'a> LowRankPlan<'a> {
+    /// The same tensors once more.
+    fn again(&self) -> Self {
+        let linear = |plan: &LinearPlan<'a>| LinearPlan {
+            parts: plan.parts.iter().map(|part| Part::whole(part.view)).collect(),
+            biases: Vec::new(),
+            k: plan.k,
+            factors: Vec::new(),
+            is_exact: plan.is_exact,
+        };
+        let bias = self.bias.as_ref().map(|bias| NormPlan {
+            weights: bias.weights.clone(),
+            bias: None,
+            rows: bias.rows,
+            offset: bias.offset,
+        });
+        Self { down: linear(&self.down), up: linear(&self.up), bias }
+    }
 }
 
 impl<'a> TimeMixPlan<'a> {
@@ -323,11 +343,42 @@ impl Stages for TimeMix {
 
     fn list<'a>(
         &self,
-        _plan: TimeMixPlan<'a>,
+        plan: TimeMixPlan<'a>,
         layer: usize,
-        _list: &mut Listing<'a, '_>,
+        list: &mut Listing<'a, '_>,
     ) -> Result<(), ModelError> {
-        Err(ModelError::Export(format!("layer {layer} is recurrent, which is not written as GGUF")))
+        let (n, hidden) = (Self::N_MIXES, plan.receptance.k);
+        let weights = plan.mixes.into_iter().flat_map(|mix| mix.weights).collect();
+        let mixes = Source::plain(weights, Rows::all(n * hidden));
+        list.shaped(list.naming.weight(Name::Mixes, layer), vec![n, 1, 1, hidden], mixes);
+        list.only(Name::RecurrentQ, layer, plan.receptance)?;
+        list.only(Name::RecurrentK, layer, plan.key)?;
+        list.only(Name::RecurrentV, layer, plan.value)?;
+        // Other readers expect those of the residual in the first layer as well, and leave them alone.
+        let residual = plan.residual.unwrap_or_else(|| plan.rate.again());
+        for ([down, up], bias, low) in [
+            ([Name::ResidualDown, Name::ResidualUp], Some(Name::ResidualBias), residual),
+            ([Name::RateDown, Name::RateUp], Some(Name::RateBias), plan.rate),
+            ([Name::RecurrentDecay, Name::DecayUp], Some(Name::DecayBias), plan.decay),
+            ([Name::RecurrentGate, Name::RecurrentGateUp], None, plan.gate),
+        ] {
+            list.only(down, layer, low.down)?;
+            list.only(up, layer, low.up)?;
+            if let Some(name) = bias {
+                list.norm(name, layer, low.bias, None);
+            }
+        }
+        for (name, vector) in [
+            (Name::RemovalScale, plan.removal_scale),
+            (Name::RateScale, plan.rate_scale),
+            (Name::Bonus, plan.bonus),
+        ] {
+            list.norm(name, layer, Some(vector), None);
+        }
+        let [weight, bias] = plan.norm;
+        list.norm(Name::GatedNorm, layer, Some(weight), None);
+        list.bias(Name::GatedNorm, layer, Some(bias));
+        list.only(Name::RecurrentOut, layer, plan.out)
     }
 }
 

@@ -45,7 +45,7 @@ use crate::layer::{Linear, MixerWeights, MlpWeights, Norm};
 use cache::{Cache, LoadKind};
 
 pub(crate) use footprint::weight_bytes;
-pub(crate) use packer::Packer;
+pub(crate) use packer::{Packer, decay_rate};
 pub(crate) use part::{Rows, in_pairs};
 pub(crate) use plan::{LayerPlan, LinearPlan, Lookup, NormPlan, Part, Plan, Projection};
 pub(crate) use quantization::{QuantizedTotals, quantized_totals};

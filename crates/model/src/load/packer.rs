@@ -163,7 +163,7 @@ impl<B: Device> Packer<'_, B> {
     ) -> Result<Vec<f32>, ModelError> {
         let mut rates = self.read(plan)?;
         if !are_rates {
-            rates.iter_mut().for_each(|a| *a = -a.exp());
+            rates.iter_mut().for_each(|a| *a = decay_rate(*a));
         }
         match rates.iter().find(|rate| **rate > 0.0) {
             None => Ok(rates),
@@ -305,4 +305,10 @@ impl<B: Device> Packer<'_, B> {
             progress(LoadProgress { n_bytes, n_total_bytes, is_cached: false });
         }
     }
+}
+
+/// The factor of decays, `-exp(log)`, of the logarithm of its magnitude.
+pub(crate) fn decay_rate(log: f32) -> f32 {
+    // The nearest f32, whichever library's `exp` it is.
+    -f64::from(log).exp() as f32
 }

@@ -30,6 +30,10 @@ pub(crate) struct Golden {
     temp: tempfile::TempDir,
 }
 
+/// Fixtures of which a GGUF file is not the folder to the bit: factors are multiplied into its weights, or
+/// value heads lie in another order.
+const ROUNDED_IN_GGUF: &[&str] = &["falcon-h1", "qwen3-5", "qwen3-5-moe"];
+
 /// Every fixture.
 pub(crate) fn all() -> Vec<Golden> {
     decoders().into_iter().map(Golden::new).collect()
@@ -111,6 +115,18 @@ impl Golden {
     pub(crate) fn is_exported(&self) -> bool {
         let is_said = NOT_IN_GGUF.iter().all(|(name, _)| *name != self.name);
         is_said && self.files().arch().is_exported()
+    }
+
+    /// Whether a GGUF file that keeps the types of the folder computes its bits; if not, the file has other
+    /// weights, or sums in another order.
+    pub(crate) fn is_exact_in_gguf(&self) -> bool {
+        !ROUNDED_IN_GGUF.contains(&self.name.as_str())
+    }
+
+    /// Whether nothing depends on a position, and a config says no context.
+    pub(crate) fn is_without_positions(&self) -> bool {
+        let spec = self.files().spec().expect("a spec");
+        spec.layers.iter().all(|layer| layer.mixer.kv_heads().is_none())
     }
 
     /// Whether there is a GGUF file of the same model.

@@ -32,6 +32,8 @@ pub const NOT_IN_GGUF: &[(&str, &str)] = &[
     ("deepseek-v3-dense", "attention in layer 0"),
     // Scales cosines and sines beside the scores.
     ("deepseek-v3-yarn", "rotary embeddings"),
+    // Norms before it gates, and bounds its time steps.
+    ("falcon-h1-bias", "a recurrence beside attention in layer 0"),
     // Lacks the norms of queries and keys that readers expect with 128 experts.
     ("llama4", "attention in layer 0"),
 ];

@@ -7,29 +7,61 @@
 use pelton_tensor::{GgufArray, GgufValue};
 
 use super::Keys;
-use crate::arch::{ArchSpec, Gqa, Mixer, Mla};
+use crate::arch::{Arch, ArchSpec, Gqa, LayerSpec, Mixer, Mla};
 use crate::rope::RopeScaling;
 
-pub(super) fn write(spec: &ArchSpec, is_kv_up_split: bool, keys: &mut Keys) {
-    let mixer = &spec.layers[0].mixer;
-    keys.count("attention.head_count", mixer.n_heads());
-    match mixer {
-        Mixer::Gqa(gqa) => grouped(spec, gqa, keys),
-        Mixer::Mla(mla) => latent(spec, mla, is_kv_up_split, keys),
-        // Refused when their tensors are listed.
-        Mixer::Parallel(_)
-        | Mixer::CrossAttention(_)
-        | Mixer::SelectiveScan(_)
-        | Mixer::Recurrent(_)
-        | Mixer::ShortConv(_)
-        | Mixer::TimeMix(_)
-        | Mixer::ChannelMix(_)
-        | Mixer::Absent(_) => {}
+/// The attention of a layer.
+enum Attention<'s> {
+    Grouped(&'s Gqa),
+    Latent(&'s Mla),
+}
+
+impl<'s> Attention<'s> {
+    /// The attention of this mixer, where it has any.
+    fn of(mixer: &'s Mixer) -> Option<Self> {
+        match mixer {
+            Mixer::Gqa(gqa) => Some(Self::Grouped(gqa)),
+            Mixer::Parallel(both) => Some(Self::Grouped(&both.attention)),
+            Mixer::Mla(mla) => Some(Self::Latent(mla)),
+            // A family of models with encoders is not written.
+            Mixer::CrossAttention(_)
+            | Mixer::SelectiveScan(_)
+            | Mixer::Recurrent(_)
+            | Mixer::ShortConv(_)
+            | Mixer::TimeMix(_)
+            | Mixer::ChannelMix(_)
+            | Mixer::Absent(_) => None,
+        }
+    }
+}
+
+pub(super) fn write(spec: &ArchSpec, arch: &Arch, keys: &mut Keys) {
+    let mut layers = spec.layers.iter().map(|layer| Attention::of(&layer.mixer));
+    let n_kv_heads = match layers.find_map(|attention| attention) {
+        Some(Attention::Grouped(gqa)) => {
+            keys.count("attention.head_count", gqa.n_heads);
+            grouped(spec, gqa, keys);
+            gqa.n_kv_heads
+        }
+        Some(Attention::Latent(mla)) => {
+            keys.count("attention.head_count", mla.n_heads);
+            latent(spec, mla, arch.gguf.is_kv_up_split, keys);
+            if arch.gguf.is_kv_up_split { 1 } else { mla.n_heads }
+        }
+        None => return keys.count("attention.head_count", 0),
+    };
+    // A list says which layers attend.
+    let attends = |layer: &LayerSpec| Attention::of(&layer.mixer).is_some();
+    match arch.has_interval() || spec.layers.iter().all(attends) {
+        true => keys.count("attention.head_count_kv", n_kv_heads),
+        false => {
+            let heads = |layer| if attends(layer) { n_kv_heads } else { 0 };
+            keys.counts("attention.head_count_kv", spec.layers.iter().map(heads));
+        }
     }
 }
 
 fn grouped(spec: &ArchSpec, gqa: &Gqa, keys: &mut Keys) {
-    keys.count("attention.head_count_kv", gqa.n_kv_heads);
     keys.count("attention.key_length", gqa.head_dim);
     keys.count("attention.value_length", gqa.head_dim);
     keys.count("rope.dimension_count", spec.ropes.first().map_or(gqa.head_dim, |r| r.rotary_dim));
@@ -63,7 +95,6 @@ fn latent(spec: &ArchSpec, mla: &Mla, is_kv_up_split: bool, keys: &mut Keys) {
     }
     keys.count("attention.kv_lora_rank", mla.kv_rank);
     keys.count("rope.dimension_count", mla.rope_dim);
-    keys.count("attention.head_count_kv", if is_kv_up_split { 1 } else { mla.n_heads });
     if is_kv_up_split {
         keys.count("attention.key_length", mla.key_dim());
         keys.count("attention.value_length", mla.kv_rank);

@@ -4,14 +4,16 @@
 
 mod attention;
 mod experts;
+mod hybrid;
 mod rope;
 
 pub(super) use rope::divisor_tensors;
 
 use pelton_quant::WeightFormat;
-use pelton_tensor::GgufValue;
+use pelton_tensor::{GgufArray, GgufValue};
 
-use crate::arch::{ArchSpec, Mlp};
+use crate::arch::{ArchSpec, LayerSpec, Mixer, Mlp, NormKind};
+use crate::config::HfConfig;
 use crate::files::ModelFiles;
 use crate::files::gguf::decimal;
 
@@ -70,6 +72,11 @@ impl Keys {
         self.own(key, GgufValue::U32(n as u32));
     }
 
+    /// A number of each layer.
+    fn counts(&mut self, key: &str, list: impl Iterator<Item = usize>) {
+        self.own(key, GgufValue::Array(GgufArray::I32(list.map(|n| n as i32).collect())));
+    }
+
     fn float(&mut self, key: &str, x: f32) {
         self.own(key, GgufValue::F32(x));
     }
@@ -95,9 +102,12 @@ impl Keys {
 ///
 /// When the family is not written.
 pub(super) fn keys(files: &ModelFiles, spec: &ArchSpec, format: &dyn WeightFormat) -> Keys {
-    let arch = files.arch().written_as.expect("invariant: a family that is written");
-    let mut keys = Keys { arch, list: Vec::new() };
-    keys.general("architecture", GgufValue::String(arch.to_owned()));
+    let arch = files.arch();
+    let has_experts = spec.layers.iter().any(|layer| layer.mlp.experts().is_some());
+    let with_experts = arch.written_with_experts.filter(|_| has_experts);
+    let name = with_experts.or(arch.written_as).expect("invariant: a family that is written");
+    let mut keys = Keys { arch: name, list: Vec::new() };
+    keys.general("architecture", GgufValue::String(name.to_owned()));
     if let Some(name) = files.path().file_name() {
         keys.general("name", GgufValue::String(name.to_string_lossy().into_owned()));
     }
@@ -106,23 +116,50 @@ pub(super) fn keys(files: &ModelFiles, spec: &ArchSpec, format: &dyn WeightForma
     }
     keys.general("quantization_version", GgufValue::U32(2));
 
-    let dense = spec.layers.iter().map(|layer| &layer.mlp).find(|mlp| !matches!(mlp, Mlp::Moe(_)));
-    // Configs of Llama 4 say it by a name of its own, and by the usual one the width of experts.
-    let config = files.config();
-    let unused = || config.width("intermediate_size_mlp").unwrap_or(config.intermediate_size);
-    let ffn = dense.map_or_else(unused, Mlp::intermediate_size);
     keys.count("vocab_size", spec.vocab_size);
     keys.count("context_length", spec.max_context);
     keys.count("embedding_length", spec.hidden_size);
-    keys.count("block_count", spec.layers.len());
-    keys.count("feed_forward_length", ffn);
-    let is_kv_up_split = files.arch().gguf.is_kv_up_split;
-    attention::write(spec, is_kv_up_split, &mut keys);
-    keys.float("attention.layer_norm_rms_epsilon", spec.norm_eps);
+    // A layer of the file may be two here.
+    let per_layer = if arch.gguf.halves.is_some() { 2 } else { 1 };
+    keys.count("block_count", spec.layers.len() / per_layer);
+    feed_forward(files.config(), spec, &mut keys);
+    let is_kv_up_split = arch.gguf.is_kv_up_split;
+    attention::write(spec, arch, &mut keys);
+    let eps = match spec.norm {
+        NormKind::Rms => "attention.layer_norm_rms_epsilon",
+        NormKind::Layer { .. } => "attention.layer_norm_epsilon",
+    };
+    keys.float(eps, spec.norm_eps);
     experts::write(spec, is_kv_up_split, &mut keys);
+    hybrid::write(files, spec, &mut keys);
     multipliers(spec, &mut keys);
     rope::write(spec, &mut keys);
     keys
+}
+
+/// The width of perceptrons; a list where some layers are perceptrons and others mixers alone.
+fn feed_forward(config: &HfConfig, spec: &ArchSpec, keys: &mut Keys) {
+    let widths = spec.layers.iter().map(|layer| match (&layer.mixer, &layer.mlp) {
+        (Mixer::ChannelMix(mix), _) => mix.intermediate_size,
+        (_, mlp) => mlp.intermediate_size(),
+    });
+    let widths: Vec<usize> = widths.collect();
+    let is_dense = |layer: &&LayerSpec| matches!(layer.mlp, Mlp::Gated(_) | Mlp::Plain(_));
+    let dense = spec.layers.iter().find(is_dense).map(|layer| layer.mlp.intermediate_size());
+    let has_perceptron = |layer: &LayerSpec| !matches!(layer.mlp, Mlp::Absent(_));
+    // Configs of Llama 4 say it by a name of its own, and by the usual one the width of experts.
+    let unused = || config.width("intermediate_size_mlp").unwrap_or(config.intermediate_size);
+    if spec.layers.iter().all(has_perceptron) {
+        keys.count("feed_forward_length", dense.unwrap_or_else(unused));
+    } else if spec.layers.iter().any(has_perceptron) {
+        let n = dense.or_else(|| widths.iter().copied().max()).unwrap_or(0);
+        keys.counts(
+            "feed_forward_length",
+            widths.iter().map(|width| if *width > 0 { n } else { 0 }),
+        );
+    } else {
+        keys.count("feed_forward_length", widths.into_iter().max().unwrap_or(0));
+    }
 }
 
 /// Factors of embeddings, of what layers add and of logits, where a model has any.

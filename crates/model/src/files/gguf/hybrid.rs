@@ -4,7 +4,7 @@ use pelton_base::limits;
 use serde_json::{Map, Value};
 
 use super::Source;
-use crate::arch::Arch;
+use crate::arch::{Arch, INTERVAL, ValueHeads};
 use crate::config::HeadFields;
 use crate::fields::{ConfigError, Field};
 
@@ -46,11 +46,10 @@ impl Mixers {
         let heads = read_list(&heads_field, n_blocks)?;
         let flags = read_flags(&get("attention.recurrent_layers"), n_blocks)?;
         let ffn = read_list(&get("feed_forward_length"), n_blocks)?;
-        let has_interval = arch.defaults.iter().any(|(name, _)| *name == INTERVAL);
         let attends: Option<Vec<bool>> = match (&flags, &heads) {
             (Some(flags), _) => Some(flags.iter().map(|flag| !flag).collect()),
             (None, Some(heads)) => Some(heads.has.clone()),
-            (None, None) if has_interval => None,
+            (None, None) if arch.has_interval() => None,
             (None, None) => {
                 heads_field.count(limits::MODEL_WIDTH)?;
                 Some(vec![true; n_blocks])
@@ -130,7 +129,8 @@ impl Mixers {
                 if let Some(interval) = get(INTERVAL).non_null() {
                     tell(INTERVAL, Value::from(interval.count(limits::MODEL_LAYERS)?));
                 }
-                tell("value_heads_are_tiled", Value::from(source.name != "qwen3next"));
+                let is_tiled = source.naming.stored.value_heads == ValueHeads::Tiled;
+                tell("value_heads_are_tiled", Value::from(is_tiled));
             }
             "kimi-linear" => {
                 let n_heads = get("attention.head_count").count(limits::STATE_HEADS)?;
@@ -272,9 +272,6 @@ fn tell_rwkv(
     tell("head_norm_eps_is_fixed", Value::from(true));
     Ok(())
 }
-
-/// Every how many layers one attends.
-const INTERVAL: &str = "full_attention_interval";
 
 /// Fields of a config for heads of keys and of values, their sizes, and taps.
 const DELTA: [&str; 5] = [
