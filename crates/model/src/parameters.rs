@@ -22,6 +22,8 @@ pub enum MatrixRole {
     Product,
     /// The same, computed in f32 whatever the other weights are: routers.
     Exact,
+    /// The same as a product, and f32 in every converted file: the low-rank factors of time mixes.
+    LowRank,
     /// The same, and turned while it is loaded where a file has it beside other rows, which quantized
     /// blocks do not survive: the keys' half of latent attention.
     Turned,
@@ -115,6 +117,11 @@ impl Parameters {
     /// One more matrix that is computed in f32.
     pub(crate) fn exact(self, n: usize, k: usize) -> Self {
         self.with(MatrixRole::Exact, n, k)
+    }
+
+    /// One more matrix that converted files keep in f32.
+    pub(crate) fn low_rank(self, n: usize, k: usize) -> Self {
+        self.with(MatrixRole::LowRank, n, k)
     }
 
     /// One more matrix that may be turned while it is loaded.

@@ -94,7 +94,8 @@ fn the_specification_alone_foretells_what_loading_in_f32_takes() {
         assert_eq!(golden.load(&files, Compute::F32).memory_bytes(), told, "{}", golden.name);
         // Without the padding of panels and heads these are the matrices that operations count.
         let unpadded = spec.parameters(1);
-        let roles = [MatrixRole::Product, MatrixRole::Exact, MatrixRole::Turned];
+        let roles =
+            [MatrixRole::Product, MatrixRole::Exact, MatrixRole::LowRank, MatrixRole::Turned];
         let of_layers = unpadded.matrices.iter().filter(|matrix| roles.contains(&matrix.role));
         let (all, active) = of_layers.fold((0, 0), |(all, active), matrix| {
             (all + matrix.n_elements(), active + matrix.n_active_elements())

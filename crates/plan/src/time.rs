@@ -284,7 +284,8 @@ impl Roofline<'_> {
 
     /// Whether every layout was measured.
     fn is_measured(&self) -> bool {
-        let large = |matrix: &&SizedMatrix| matrix.shape.role != MatrixRole::Exact;
+        let is_small = |role| matches!(role, MatrixRole::Exact | MatrixRole::LowRank);
+        let large = |matrix: &&SizedMatrix| !is_small(matrix.shape.role);
         self.weights
             .multiplied()
             .filter(large)

@@ -1,8 +1,8 @@
 //! Bytes of weights in a format, as loading packs them or as a file has them.
 //!
 //! Formats apply as `pelton convert --format` applies them: to all matrices but those that are small and
-//! that every token depends on (routers, learned positions), which are f32, as all vectors are. A matrix
-//! whose rows the format's blocks do not divide becomes q8_0, or f32.
+//! that every token depends on (routers, learned positions, low-rank factors), which are f32, as all
+//! vectors are. A matrix whose rows the format's blocks do not divide becomes q8_0, or f32.
 
 use pelton_model::device::StoredMatrix;
 use pelton_model::{Compute, CpuDevice, Device, MatrixRole, MatrixShape, ModelOutline};
@@ -145,7 +145,7 @@ fn format_of(
 ) -> &'static dyn WeightFormat {
     match shape.role {
         MatrixRole::Turned if model.has_fused_keys && wished.block_len() > 1 => f32_format(),
-        MatrixRole::Exact => fitting(f32_format(), shape.k),
+        MatrixRole::Exact | MatrixRole::LowRank => fitting(f32_format(), shape.k),
         _ => fitting(wished, shape.k),
     }
 }

@@ -174,11 +174,12 @@ impl Kind for TimeMix {
 
     fn parameters(&self, hidden_size: usize, _head_rows: usize) -> Parameters {
         let width = self.width();
-        let mut shapes = vec![[width, hidden_size]; 3];
-        shapes.extend(self.latents().flat_map(|rank| [[rank, hidden_size], [width, rank]]));
-        shapes.push([hidden_size, width]);
+        let square = Parameters::products(&[[width, hidden_size]; 3]);
+        let all = self
+            .latents()
+            .fold(square, |all, rank| all.low_rank(rank, hidden_size).low_rank(width, rank));
         // Biases of decays and rates, three factors of keys, and the norm.
-        Parameters::products(&shapes)
+        all.and(Parameters::products(&[[hidden_size, width]]))
             .vector(true, 2 * Self::N_MIXES * hidden_size + 7 * width)
             .vector(self.residual_rank.is_some(), width)
     }
