@@ -126,7 +126,8 @@ unsafe fn micro<const MR: usize, const NR: usize>(
                     }
                 }
             }
-            let is_first = start / HALF_PAIRS % 2 == 0 && start + HALF_PAIRS < n_pairs;
+            let is_even = (start / HALF_PAIRS).is_multiple_of(2);
+            let is_first = is_even && start + HALF_PAIRS < n_pairs;
             if is_first {
                 first = part;
                 continue;
