@@ -45,7 +45,8 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Block, Cut, ROW_BLOCK_UNIT, Target};
+use super::cut::ROW_BLOCK_UNIT;
+use super::{Block, Cut, Target};
 use crate::cpu::Cpu;
 use crate::layout::{PANEL, PackedMatrix};
 use crate::ops::activations::Activations;

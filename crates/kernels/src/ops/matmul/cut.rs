@@ -1,0 +1,105 @@
+//! How a product is cut into blocks: strips of panels by blocks of rows, handed out to threads.
+
+use std::ops::Range;
+
+use super::{Target, Tile};
+use crate::cpu::Cpu;
+use crate::layout::PackedMatrix;
+use crate::ops::activations::Form;
+use crate::tuning::Tuning;
+
+/// Rows per block are a multiple of this, which all tiles in vector registers divide.
+pub(super) const ROW_BLOCK_UNIT: usize = 24;
+
+/// Sizes that blocks have at least.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeastBlock {
+    /// Bytes of activations.
+    row_bytes: usize,
+    /// Panels, from [`MANY_ROWS`](Self::MANY_ROWS) on.
+    strip_panels: usize,
+    /// Rows, from there on.
+    rows: usize,
+}
+
+impl LeastBlock {
+    /// What the tuning says.
+    pub(super) const TUNED: Self = Self { row_bytes: 0, strip_panels: 0, rows: ROW_BLOCK_UNIT };
+    /// Tiles put weights in order for each block of rows, and scales of rows for each strip; every CPU
+    /// that has them has 2 MiB of second-level cache.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) const TILES: Self =
+        Self { row_bytes: 1 << 20, strip_panels: 16, rows: 4 * ROW_BLOCK_UNIT };
+    const MANY_ROWS: usize = 48;
+}
+
+/// How the rows and panels of a product are cut into blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    pub(super) n_panels: usize,
+    pub(super) strip_panels: usize,
+    pub(super) m: usize,
+    pub(super) rows_per_block: usize,
+}
+
+impl Cut {
+    /// Cuts `m` rows; `n_row_strips` is the number of rows times strips in the whole call.
+    pub(super) fn new(cpu: &Cpu, w: &PackedMatrix, m: usize, n_row_strips: usize) -> Self {
+        let Tuning { strip_panels, row_block_bytes, .. } = cpu.tuning.clamped();
+        let (row_bytes, least) = match cpu.kernels.form_for(w.layout()) {
+            Form::Int8 => (w.k(), cpu.kernels.matmul.least),
+            Form::Bf16 => (w.k() * 2, cpu.kernels.matmul.least),
+            Form::F32 | Form::Rounded => (w.k() * 4, LeastBlock::TUNED),
+        };
+        let is_many = m >= LeastBlock::MANY_ROWS;
+        let unit = if is_many { least.rows } else { ROW_BLOCK_UNIT };
+        let most = (row_block_bytes.max(least.row_bytes) / row_bytes.max(1)).max(unit);
+        let wanted_blocks = 4 * cpu.team.n_threads();
+        let wide = strip_panels.max(least.strip_panels);
+        let n_wide = (n_row_strips * strip_panels).div_ceil(wide);
+        let is_wide = is_many && n_wide >= wanted_blocks * unit;
+        let (strip_panels, n_row_strips) =
+            if is_wide { (wide, n_wide) } else { (strip_panels, n_row_strips) };
+        // A narrow matrix has too few strips for all threads, so each block gets fewer rows.
+        let per_thread = n_row_strips.div_ceil(wanted_blocks);
+        let rows_per_block = most.min(per_thread.max(unit)).next_multiple_of(unit);
+        Self { n_panels: w.n_panels(), strip_panels, m, rows_per_block }
+    }
+
+    pub(super) fn n_strips(&self) -> usize {
+        self.n_panels.div_ceil(self.strip_panels)
+    }
+
+    pub(super) fn n_blocks(&self) -> usize {
+        self.n_strips() * self.m.div_ceil(self.rows_per_block)
+    }
+
+    pub(super) fn block(&self, idx: usize) -> Block {
+        let (row_block, strip) = (idx / self.n_strips(), idx % self.n_strips());
+        let (row, panel) = (row_block * self.rows_per_block, strip * self.strip_panels);
+        Block {
+            panels: panel..(panel + self.strip_panels).min(self.n_panels),
+            rows: row..(row + self.rows_per_block).min(self.m),
+        }
+    }
+}
+
+/// A block of a product: some panels by some rows of the inputs.
+pub(super) struct Block {
+    pub(super) panels: Range<usize>,
+    pub(super) rows: Range<usize>,
+}
+
+impl Block {
+    pub(super) fn tile<'a, X>(&self, w: &'a PackedMatrix, x: X, y: Target) -> Tile<'a, X> {
+        Tile {
+            w: w.panels(self.panels.clone()),
+            panel_bytes: w.panel_bytes(),
+            n_panels: self.panels.len(),
+            k: w.k(),
+            m: self.rows.len(),
+            x,
+            y,
+        }
+    }
+}
