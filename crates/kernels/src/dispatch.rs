@@ -14,7 +14,7 @@
 //!
 //! `avx2` promises the target features `avx2,fma,f16c`; `avxvnni` adds `avxvnni` to them, and
 //! `avx512` adds `avx512f,avx512bw,avx512vl,avx512dq`, to which `avx512vnni` adds itself, and `amx`
-//! the tile registers with their product of bf16. No kernel may use more than its entry promises.
+//! the tile registers with their products of bf16 and bytes. No kernel may use more than its entry promises.
 
 use std::fmt;
 use std::sync::OnceLock;

@@ -387,11 +387,13 @@ fn one_kind_of_module_alone_may_be_quantized() {
             let is_meant = |name: &str| kind(name) == one;
             rewrite_some(&quantized, by_blocks, Some(blocks_config()), &is_meant);
             rewrite_some(&plain, by_blocks, None, &is_meant);
-            plain.logits = logits(&plain, Compute::Auto);
-            let error = plain.mean_error(&logits(&quantized, Compute::Auto));
+            // Rounded activations decide a near tie of this one's router for another expert.
+            let is_near = plain.name == "kimi-linear";
+            let (compute, bound) =
+                if is_near { (Compute::F32, 1e-5) } else { (Compute::Auto, 0.01) };
+            plain.logits = logits(&plain, compute);
+            let error = plain.mean_error(&logits(&quantized, compute));
             println!("{:24} {one:16} {error:.1e}", plain.name);
-            // In f32 they differ by 4e-7; a near tie of the router goes to another expert.
-            let bound = if plain.name == "kimi-linear" { 0.1 } else { 0.01 };
             assert!(error < bound, "{} {one}: {error:e}", plain.name);
         }
     }

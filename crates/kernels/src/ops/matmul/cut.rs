@@ -23,14 +23,15 @@ pub(super) struct LeastBlock {
 }
 
 impl LeastBlock {
-    /// What the tuning says.
+    /// No size but those of the tuning.
     pub(super) const TUNED: Self = Self { row_bytes: 0, strip_panels: 0, rows: ROW_BLOCK_UNIT };
     /// Tiles put weights in order for each block of rows, and scales of rows for each strip; every CPU
     /// that has them has 2 MiB of second-level cache.
     #[cfg(target_arch = "x86_64")]
     pub(super) const TILES: Self =
         Self { row_bytes: 1 << 20, strip_panels: 16, rows: 4 * ROW_BLOCK_UNIT };
-    const MANY_ROWS: usize = 48;
+    /// Rows from which integer tiles are faster, and larger blocks pay.
+    pub(super) const MANY_ROWS: usize = 48;
 }
 
 /// How the rows and panels of a product are cut into blocks.

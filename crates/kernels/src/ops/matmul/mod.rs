@@ -215,7 +215,7 @@ table!(
 #[cfg(target_arch = "x86_64")]
 pub(crate) static AMX: Table = Table {
     int_many: Some(IntMany {
-        from_rows: int::LEAST_ROWS_OF_TILES,
+        from_rows: LeastBlock::MANY_ROWS,
         kernel: |layout| {
             with_layout!(layout,
                 I => int::tiles::<I>(),

@@ -7,7 +7,7 @@ use crate::export::{Listing, Order, Source, biased};
 use crate::load::{LinearPlan, Lookup, NormPlan, Projection, Rows};
 
 impl Recurrent {
-    /// What is projected from the residual stream, each part from the tensor that holds it.
+    /// Projections of the residual stream, each part from the tensor that holds it.
     ///
     /// ```text
     /// delta, one tensor    of each key head  | q | k | its v | its z |
@@ -147,7 +147,7 @@ impl Recurrent {
         is_tiled.then_some(Order::Swapped { first, run, outer, inner })
     }
 
-    /// Lists what is projected from the residual stream, in the tensors of [`Self::projections`].
+    /// Lists the projections of the residual stream, in the tensors of [`Self::projections`].
     fn list_input<'a>(
         &self,
         plan: LinearPlan<'a>,

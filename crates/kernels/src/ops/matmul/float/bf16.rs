@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The instruction is `part = fma(x[k + 1], w[k + 1], part)`, then `part = fma(x[k], w[k], part)`,
-//! each rounded to nearest even: within a half the canonical order of this layout. It takes numbers below 2^-126 for zero, and the other instruction sets do not; no weight
+//! each rounded to nearest even: within a half the canonical order of this layout. It takes numbers
+//! below 2^-126 for zero, and instruction sets without it do not; no weight
 //! of a trained model is that small.
 //!
 //! [`pays`] measures once whether the instruction is faster, because it may run at twice or at half

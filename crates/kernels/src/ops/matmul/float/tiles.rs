@@ -49,7 +49,7 @@ const TILE_BYTES: usize = ROWS * ROW_BYTES;
 /// Bytes ahead of the loads that packed weights are prefetched.
 const PREFETCH: usize = 2048;
 
-/// Blocks of inputs whose weights are put in order together: half of the first-level cache.
+/// Blocks of inputs whose weights are put in order together: 16 KiB, a third of the first-level cache.
 const CHUNK: usize = 8;
 
 /// A tile in memory.
@@ -143,7 +143,7 @@ struct Coming {
 }
 
 impl Coming {
-    /// What follows these blocks of these panels.
+    /// The chunk after these blocks of these panels.
     fn after(tile: &Tile<'_, HalfRows<'_>>, panels: &Range<usize>, blocks: &Range<usize>) -> Self {
         let n_blocks = tile.k.div_ceil(INPUTS);
         let (first, block) = match blocks.end < n_blocks {
@@ -155,7 +155,7 @@ impl Coming {
         let n_left = if n_panels == 0 { 0 } else { n_lines };
         let panel = |i: usize| {
             let start = (first + i.min(n_panels.saturating_sub(1))) * tile.panel_bytes;
-            tile.w.as_ptr().wrapping_add(start + block * INPUTS * 32)
+            tile.w.as_ptr().wrapping_add(start + block * INPUTS * PANEL * 2)
         };
         let n_steps = (tile.m.div_ceil(2 * ROWS) * blocks.len()).max(1);
         Self { at: [panel(0), panel(1)], lines_per_step: n_left.div_ceil(n_steps), n_left }

@@ -55,7 +55,7 @@ pub(super) use shells::avxvnni_by_avx512;
 #[cfg(target_arch = "x86_64")]
 pub(super) use shells::{avx2, avx512, avx512vnni, avxvnni};
 #[cfg(target_arch = "x86_64")]
-pub(super) use tiles::{LEAST_ROWS as LEAST_ROWS_OF_TILES, kernel as tiles};
+pub(super) use tiles::kernel as tiles;
 
 use super::Tile;
 use crate::layout::GROUP;

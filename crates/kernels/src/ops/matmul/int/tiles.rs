@@ -40,8 +40,6 @@ use crate::ops::quantize::IntRows;
 use crate::simd::tiles::{Form, ROW_BYTES, ROWS, Tiles};
 use crate::simd::{Avx512, Simd};
 
-/// Rows of a block from which tiles are faster.
-pub(in crate::ops::matmul) const LEAST_ROWS: usize = 48;
 /// Rows of the smaller kernel.
 const FEW: usize = 8;
 /// Groups whose sums have a place in memory.
