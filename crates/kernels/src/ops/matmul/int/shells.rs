@@ -8,71 +8,72 @@ use crate::ops::matmul::{Tile, row_chunks};
 use crate::ops::quantize::IntRows;
 use crate::simd::{Avx2, Avx512};
 
-/// Walks a tile: its rows in chunks of at most `$max`, its panels one by one.
-macro_rules! walk {
-    ($tile:expr, $layout:ident, $proof:expr, $max:literal: $($mr:literal)+) => {
-        for rows in row_chunks($tile.m, $max) {
-            match rows.len() {
-                $($mr => for panel in 0..$tile.n_panels {
-                    // SAFETY: the rows of the chunk and the panel are inside the tile.
-                    unsafe { micro::<_, _, $layout, $mr>($proof, $tile, rows.start, panel) };
-                })+
-                n_rows => unreachable!("invariant: a chunk of {n_rows} rows has a kernel"),
+/// A kernel of an instruction set: walks a tile, its rows in chunks of at most `$max`. Each number of
+/// rows is a function of its own: one function with all of them takes the compiler much longer.
+macro_rules! shell {
+    (
+        $(#[$doc:meta])*
+        $name:ident, $rows:ident, features $features:literal, $proof:expr, $max:literal: $($mr:literal)+
+    ) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        ///
+        /// This CPU has the features below.
+        #[target_feature(enable = $features)]
+        pub(in crate::ops::matmul) unsafe fn $name<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
+            for rows in row_chunks(tile.m, $max) {
+                match rows.len() {
+                    // SAFETY: the rows of the chunk are inside the tile.
+                    $($mr => unsafe { $rows::<L, $mr>(tile, rows.start) },)+
+                    n_rows => unreachable!("invariant: a chunk of {n_rows} rows has a kernel"),
+                }
+            }
+        }
+
+        /// `MR` rows by all panels.
+        ///
+        /// # Safety
+        ///
+        /// The rows are inside the tile, and this CPU has the features below.
+        #[inline(never)]
+        #[target_feature(enable = $features)]
+        unsafe fn $rows<L: IntLayout, const MR: usize>(tile: &Tile<'_, IntRows<'_>>, row: usize) {
+            for panel in 0..tile.n_panels {
+                // SAFETY: the features of this function are those that the proofs are about; the
+                // caller vouches for the rows.
+                unsafe { micro::<_, _, L, MR>($proof, tile, row, panel) };
             }
         }
     };
 }
 
-/// # Safety
-///
-/// This CPU has the features below.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-pub(in crate::ops::matmul) unsafe fn avx512vnni<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
-    // SAFETY: the features of this function are those that the proofs are about.
-    let proof = unsafe { (Avx512::assume(), Vnni::assume()) };
-    walk!(tile, L, proof, 8: 1 2 3 4 5 6 7 8);
-}
-
-/// # Safety
-///
-/// This CPU has the features below.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-pub(in crate::ops::matmul) unsafe fn avx512<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
-    // SAFETY: the features of this function are those that the proof is about.
-    let proof = unsafe { (Avx512::assume(), Maddubs512) };
-    // Eight rows are at most a tenth faster than four, and take much longer to compile.
-    walk!(tile, L, proof, 6: 1 2 3 4 5 6);
-}
-
-/// # Safety
-///
-/// This CPU has the features below.
-#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-pub(in crate::ops::matmul) unsafe fn avxvnni<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
-    // SAFETY: the features of this function are those that the proofs are about.
-    let proof = unsafe { (Avx2::assume(), AvxVnni::assume()) };
-    walk!(tile, L, proof, 4: 1 2 3 4);
-}
-
-/// # Safety
-///
-/// This CPU has the features below.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(in crate::ops::matmul) unsafe fn avx2<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
-    // SAFETY: the features of this function are those that the proof is about.
-    let proof = unsafe { (Avx2::assume(), Maddubs) };
-    walk!(tile, L, proof, 4: 1 2 3 4);
-}
-
-/// The twin of [`avxvnni`] for tests on machines with AVX-512.
-///
-/// # Safety
-///
-/// This CPU has the features below.
+shell!(
+    /// AVX-512 with VNNI.
+    avx512vnni, avx512vnni_rows,
+    features "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni",
+    (Avx512::assume(), Vnni::assume()), 8: 1 2 3 4 5 6 7 8
+);
+shell!(
+    /// AVX-512 without VNNI. Eight rows are at most a tenth faster than four, and take much longer to
+    /// compile.
+    avx512, avx512_rows,
+    features "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq",
+    (Avx512::assume(), Maddubs512), 6: 1 2 3 4 5 6
+);
+shell!(
+    /// AVX2 with VNNI.
+    avxvnni, avxvnni_rows, features "avx2,fma,f16c,avxvnni",
+    (Avx2::assume(), AvxVnni::assume()), 4: 1 2 3 4
+);
+shell!(
+    /// AVX2.
+    avx2, avx2_rows, features "avx2,fma,f16c", (Avx2::assume(), Maddubs), 4: 1 2 3 4
+);
 #[cfg(test)]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
-pub(in crate::ops::matmul) unsafe fn avxvnni_by_avx512<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
-    // SAFETY: the features of this function are those that the proofs are about.
-    let proof = unsafe { (Avx2::assume(), super::avx2::Avx512VlVnni::assume()) };
-    walk!(tile, L, proof, 4: 1 2 3 4);
-}
+shell!(
+    /// The twin of [`avxvnni`] for tests on machines with AVX-512.
+    avxvnni_by_avx512, avxvnni_by_avx512_rows,
+    features "avx2,fma,f16c,avx512f,avx512vl,avx512vnni",
+    (Avx2::assume(), super::avx2::Avx512VlVnni::assume()), 4: 1 2 3 4
+);
