@@ -1,5 +1,6 @@
 //! `pelton inspect`: facts about a model without loading it; with `--load`, the cost of loading it.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::NonZeroUsize;
 
@@ -126,7 +127,8 @@ impl Memory {
 impl Report {
     fn new(files: &ModelFiles, texts: Result<Texts>, args: &InspectArgs) -> Result<Self> {
         let model = pelton_model::inspect(files, args.kv_dtype())?
-            .with_states_in(&files.spec()?, args.state_dtype());
+            .with_states_in(&files.spec()?, args.state_dtype())
+            .with_activations_in(args.activation_group());
         let memory = Memory::new(files, &model, args)?;
         let rope_choices = files.spec()?.rope_choices(memory.context_tokens);
         let nodes = RuntimeOptions::from_env(None).weight_nodes();
@@ -206,8 +208,11 @@ impl Report {
                 rows.push(("act-order", format!("{n} matrices with their inputs sorted by group")));
             }
             if let Some(asked) = &quantization.method_activations {
-                rows.push(("activations", format!("{asked} by the method; not rounded so here")));
+                rows.push(("method asks", asked.clone()));
             }
+        }
+        if !model.activation_groups.is_empty() {
+            rows.push(("activations", self.activation_words()));
         }
         if model.n_recurrent_layers > 0 {
             rows.push(("states", self.state_words()));
@@ -237,6 +242,19 @@ impl Report {
             text.push_str(&format!(", window of {window} in {n} layers"));
         }
         text
+    }
+
+    /// `int8, a scale for 128 (int4-g128), 32 (q8)`.
+    fn activation_words(&self) -> String {
+        let mut layouts: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (layout, group) in &self.model.activation_groups {
+            layouts.entry(group).or_default().push(layout);
+        }
+        let groups = layouts.iter().map(|(group, layouts)| match *group {
+            "row" => format!("a row ({})", layouts.join(", ")),
+            group => format!("{group} ({})", layouts.join(", ")),
+        });
+        format!("int8, a scale for {}", groups.collect::<Vec<_>>().join(", "))
     }
 
     fn memory_words(&self) -> String {

@@ -119,6 +119,7 @@ pub(crate) fn load_decoder(
         compute: options.compute,
         kv_dtype: options.kv_dtype,
         state_dtype: options.state_dtype,
+        activation_group: options.activation_group,
         max_context: options.max_context,
         packed_cache: options.packed_cache.as_ref(),
         progress: Some(&|at| bar.loading(at.n_bytes, at.n_total_bytes)),

@@ -6,6 +6,7 @@
 mod certificates;
 mod common;
 
+mod activation_group;
 mod bad_input;
 #[cfg(unix)]
 mod batch;

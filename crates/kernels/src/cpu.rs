@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use pelton_tensor::ActivationGroup;
+
 use crate::dispatch::{Kernels, UnknownKernels};
 use crate::nodes::NodePolicy;
 use crate::team::{ThreadTeam, Topology, default_threads};
@@ -23,6 +25,8 @@ pub struct Cpu {
     pub node_policy: NodePolicy,
     /// How products are cut into blocks and shared by the team; changes no result.
     pub tuning: Tuning,
+    /// Most activations that share a scale in products of quantized weights; changes results.
+    pub activation_group: ActivationGroup,
 }
 
 impl Cpu {
@@ -41,6 +45,7 @@ impl Cpu {
         let nodes = Topology::of_this_process().nodes().to_vec();
         let (node_policy, tuning) = (NodePolicy::default(), Tuning::default());
         let team = Arc::new(ThreadTeam::new(n_threads));
-        Self { kernels, team, nodes, node_policy, tuning }
+        let activation_group = ActivationGroup::default();
+        Self { kernels, team, nodes, node_policy, tuning, activation_group }
     }
 }

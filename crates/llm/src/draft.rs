@@ -119,6 +119,7 @@ impl Target<'_> {
         let load = LoadOptions {
             compute: options.compute,
             kv_dtype: options.kv_dtype,
+            activation_group: options.activation_group,
             packed_cache: options.packed_cache.as_ref(),
             progress: Some(&|progress| reporter.pack(progress)),
             ..LoadOptions::default()

@@ -135,6 +135,7 @@ fn load_weights(
         compute: options.compute,
         kv_dtype: options.kv_dtype,
         state_dtype: options.state_dtype,
+        activation_group: options.activation_group,
         max_context: options.max_context,
         packed_cache: options.packed_cache.as_ref(),
         progress: Some(&|progress| reporter.pack(progress)),

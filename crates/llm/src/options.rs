@@ -3,7 +3,7 @@
 use pelton_base::limits;
 use pelton_engine::spec::Proposer;
 use pelton_engine::{EngineConfig, LogprobsMode, SpecConfig, SpecMethod};
-use pelton_model::{Compute, KvDtype, PackedCache, StateDtype};
+use pelton_model::{ActivationGroup, Compute, KvDtype, PackedCache, StateDtype};
 use pelton_sched::Choices;
 
 use crate::error::LlmError;
@@ -29,6 +29,9 @@ pub struct LlmOptions {
     /// How the states of recurrent layers are stored: bf16 takes half of the memory, and rounds a state
     /// once in 64 tokens. Of no use in models without such layers.
     pub state_dtype: StateDtype,
+    /// Most activations that share a scale where they multiply quantized weights, whose scales must be
+    /// for as many inputs: larger groups are faster and less precise.
+    pub activation_group: ActivationGroup,
     /// Most tokens of one sequence; by default what the model declares, or what memory holds.
     pub max_context: Option<usize>,
     /// How requests share the machine.
@@ -91,6 +94,7 @@ impl Default for LlmOptions {
             compute: Compute::default(),
             kv_dtype: None,
             state_dtype: StateDtype::default(),
+            activation_group: ActivationGroup::default(),
             max_context: None,
             choices: engine.choices,
             max_waiting: engine.max_waiting_requests,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pelton_quant::Compute;
-use pelton_tensor::{KvDtype, StateDtype};
+use pelton_tensor::{ActivationGroup, KvDtype, StateDtype};
 
 use crate::arch::{ArchSpec, LayerSpec, Mixer};
 use crate::device::Device;
@@ -11,7 +11,7 @@ use crate::device::cpu::CpuDevice;
 use crate::error::ModelError;
 use crate::files::{ModelFiles, ModelKind};
 use crate::kv::KvFootprint;
-use crate::load::{QuantizedTotals, quantized_totals, weight_bytes};
+use crate::load::{self, QuantizedTotals, quantized_totals, weight_bytes};
 use crate::state::StateShape;
 
 /// Tokens of the block from which the bytes of one token are computed: a whole group, so that they
@@ -88,6 +88,8 @@ pub struct Inspection {
     pub n_suppressed_tokens: usize,
     /// Tokens that are not sampled as the first of an answer.
     pub n_first_suppressed_tokens: usize,
+    /// Activations that share a scale, by the layout of the quantized weights that they multiply.
+    pub activation_groups: BTreeMap<&'static str, &'static str>,
     /// How keys and values are meant to be stored.
     pub kv_dtype: &'static str,
     /// Bytes of keys and values that one token of context takes.
@@ -127,7 +129,8 @@ pub struct Ignored {
 pub struct Quantization {
     /// Method, bits and groups.
     pub method: String,
-    /// How the method rounds activations; this engine does not round them so.
+    /// How the method rounds activations; this engine rounds them as
+    /// [`Inspection::activation_groups`] says.
     pub method_activations: Option<String>,
     /// Quantized matrices by the layout that they are packed in, with packed bytes.
     pub layouts: BTreeMap<&'static str, TensorTotals>,
@@ -223,6 +226,10 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         eos_tokens: spec.eos_tokens.clone(),
         n_suppressed_tokens: suppressed.always.len(),
         n_first_suppressed_tokens: suppressed.first.len(),
+        activation_groups: load::layouts::<CpuDevice>(files)?
+            .into_iter()
+            .filter_map(|layout| Some((layout, group_of(layout, ActivationGroup::default())?)))
+            .collect(),
         kv_dtype: kv_dtype.name(),
         kv_bytes_per_token: kv.token_bytes(&spec),
         n_recurrent_layers: layers.filter(keeps_state).count(),
@@ -241,6 +248,19 @@ impl Inspection {
         let (state_bytes, snapshot_bytes) = (bytes.lane, bytes.snapshot);
         Self { state_dtype: state_dtype.name(), state_bytes, snapshot_bytes, ..self }
     }
+
+    /// The same where activations may share scales in larger groups.
+    #[must_use]
+    pub fn with_activations_in(mut self, group: ActivationGroup) -> Self {
+        for (layout, name) in &mut self.activation_groups {
+            *name = group_of(layout, group).unwrap_or(*name);
+        }
+        self
+    }
+}
+
+fn group_of(layout: &str, group: ActivationGroup) -> Option<&'static str> {
+    CpuDevice::activation_group(layout, group).map(ActivationGroup::name)
 }
 
 /// Tensors that do not belong to the text model.

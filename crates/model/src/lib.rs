@@ -68,5 +68,7 @@ pub use outline::ModelOutline;
 pub use parameters::{MatrixRole, MatrixShape, Parameters};
 pub use pelton_quant::Compute;
 pub use pelton_quant::checkpoint::Scheme;
-pub use pelton_tensor::{KvDtype, StateDtype, UnknownKvDtype, available_memory_bytes};
+pub use pelton_tensor::{
+    ActivationGroup, KvDtype, StateDtype, UnknownKvDtype, available_memory_bytes,
+};
 pub use state::{CHUNK_TOKENS, Lane, StateBytes, StateCopy, StateLayer, StateShape};

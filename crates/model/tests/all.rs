@@ -5,6 +5,7 @@
 mod common;
 mod vectors;
 
+mod activation_groups;
 mod checkpoints;
 mod encoders;
 mod experts;

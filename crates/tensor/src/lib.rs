@@ -9,6 +9,7 @@
 //! never with a number that the file claims. Malformed files are refused with a [`TensorError`]
 //! that names the file and the field.
 
+mod activation_group;
 mod aligned;
 mod dtype;
 mod error;
@@ -23,6 +24,7 @@ mod safetensors;
 mod source;
 mod state_dtype;
 
+pub use activation_group::ActivationGroup;
 pub use aligned::{ALIGNMENT, AlignedBuf, Placement};
 pub use dtype::DType;
 pub use error::{Result, TensorError};

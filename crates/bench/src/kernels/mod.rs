@@ -34,6 +34,7 @@ use std::io::Write;
 
 use pelton_kernels::Ceilings;
 use pelton_llm::{Runtime, RuntimeOptions};
+use pelton_tensor::ActivationGroup;
 
 use crate::{BenchError, Progress, Result, Watch};
 pub use baseline::{
@@ -50,6 +51,8 @@ pub struct Config {
     pub filter: String,
     /// Threads that compute; `None` for as many as the process may use.
     pub n_threads: Option<usize>,
+    /// Most activations that share a scale in products of quantized weights.
+    pub activation_group: ActivationGroup,
     /// Seconds per call, and per reading of the ceilings.
     pub seconds: f64,
     /// Tiny shapes, which show that everything runs and not how fast.
@@ -102,7 +105,8 @@ pub fn measure(config: &Config, watch: Watch<'_>, out: &mut dyn Write) -> Result
     let blocks = filtered(all_blocks(&sizes), &config.filter)?;
     // Tuned as for a model that is larger than the caches.
     let model_bytes = if config.is_quick { 0 } else { sizes.beyond_caches_bytes as u64 };
-    let cpu = Runtime::new(RuntimeOptions::from_env(config.n_threads))?.cpu(model_bytes);
+    let mut cpu = Runtime::new(RuntimeOptions::from_env(config.n_threads))?.cpu(model_bytes);
+    cpu.activation_group = config.activation_group;
     let progress =
         |n_done, label: &str| (watch.progress)(Progress { n_done, n_steps: blocks.len(), label });
     progress(0, "the machine");

@@ -38,6 +38,7 @@ pub(super) struct Machine {
     cpu: String,
     kernels: &'static str,
     threads: usize,
+    activation_group: &'static str,
     tuning: Tuned,
     /// Bytes; `None` if the system does not say.
     last_level_cache_bytes: Option<usize>,
@@ -50,6 +51,7 @@ impl Machine {
             cpu: cpu_model(),
             kernels: cpu.kernels.name,
             threads: cpu.team.n_threads(),
+            activation_group: cpu.activation_group.name(),
             tuning: Tuned(cpu.tuning),
             last_level_cache_bytes: last_level_cache_bytes(),
         }
@@ -170,14 +172,19 @@ impl Report {
 
     /// The machine, its ceilings, and the head of the table.
     pub(super) fn render_head(&self) -> String {
-        let Machine { cpu, kernels, threads, tuning, last_level_cache_bytes } = &self.machine;
+        let Machine { cpu, kernels, threads, tuning, last_level_cache_bytes, .. } = &self.machine;
+        let group = match self.machine.activation_group {
+            "32" => String::new(),
+            group => format!(", activations share scales in groups of {group}"),
+        };
         let cache = last_level_cache_bytes.map_or_else(
             || "caches unknown".to_owned(),
             |n| format!("last-level cache {}", bytes(n as u64)),
         );
         let plural = if *threads == 1 { "" } else { "s" };
-        let mut out =
-            format!("{cpu}\nkernels {kernels}, {threads} thread{plural}, {cache}\n{tuning}\n\n");
+        let mut out = format!(
+            "{cpu}\nkernels {kernels}, {threads} thread{plural}, {cache}{group}\n{tuning}\n\n"
+        );
         line(&mut out, "threads   read GB/s   int8 GOP/s   bf16 GOP/s    f32 GOP/s");
         for Reading(ceilings) in &self.ceilings {
             let bf16 = ceilings.bf16.map_or_else(|| "-".to_owned(), giga);
@@ -319,6 +326,7 @@ pub(super) mod tests {
             cpu: "Some CPU".to_owned(),
             kernels: "avx2",
             threads: 2,
+            activation_group: "32",
             tuning: Tuned(pelton_kernels::Tuning::default()),
             last_level_cache_bytes: Some(32 << 20),
         };

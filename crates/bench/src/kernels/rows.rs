@@ -15,6 +15,7 @@ use std::ops::ControlFlow;
 
 use pelton_base::Act;
 use pelton_kernels::{Activations, Cpu, Forms, HeadLayout, RopeLayout};
+use pelton_tensor::ActivationGroup;
 
 use super::block::{Block, Call, Cost, Multiplier, Sizes, activations};
 
@@ -51,7 +52,7 @@ pub(super) fn quantize(sizes: &Sizes) -> Vec<Block> {
     let of_width = |k: usize| {
         block("", format!("[M, {k}]"), sizes.rows, move |cpu, m| {
             let x = activations(m * k);
-            let mut out = Activations::new(k, Forms::INT8);
+            let mut out = Activations::new(k, Forms::int8(ActivationGroup::Of32));
             let run = Box::new(move || cpu.write_rows(&x, &mut out));
             Work { n_bytes: m * k * 21 / 4, n_ops: m * k * 4, run }
         })
@@ -73,7 +74,7 @@ pub(super) fn rms_norm(sizes: &Sizes) -> Vec<Block> {
         let (delta, weight) = (activations(m * width), activations(width));
         // Grows by `delta` in each call, far from any limit.
         let mut residual = activations(m * width);
-        let mut out = Activations::new(width, Forms::INT8);
+        let mut out = Activations::new(width, Forms::int8(ActivationGroup::Of32));
         let run =
             Box::new(move || cpu.add_rms_norm(&mut residual, &delta, &weight, 1e-5, &mut out));
         Work { n_bytes: m * width * 17, n_ops: m * width * 9, run }
@@ -87,7 +88,7 @@ pub(super) fn gated(sizes: &Sizes) -> Vec<Block> {
     let of_act = |(name, act): (&str, Act)| {
         block(name, format!("[M, {ffn}]"), rows, move |cpu, m| {
             let gate_up = activations(m * 2 * ffn);
-            let mut out = Activations::new(ffn, Forms::INT8);
+            let mut out = Activations::new(ffn, Forms::int8(ActivationGroup::Of32));
             let run = Box::new(move || cpu.gated_mul(act, &gate_up, &mut out));
             Work { n_bytes: m * ffn * 37 / 4, n_ops: m * ffn * 24, run }
         })

@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use pelton_model::ActivationGroup;
 
 use super::bench_ablate::{ABLATE_HELP_END, BenchAblateArgs};
 use super::bench_grammar::{BenchGrammarArgs, GRAMMAR_HELP_END};
@@ -14,7 +15,7 @@ use super::bench_serve::{BenchServeArgs, SERVE_HELP_END};
 use super::bench_sim::{BenchSimArgs, SIM_HELP_END};
 use super::bench_spec::{BenchSpecArgs, SPEC_HELP_END};
 use super::bench_sweep::{BenchSweepArgs, SWEEP_HELP_END};
-use crate::flags::{ModelArgs, ThreadsArgs};
+use crate::flags::{ActivationArgs, ModelArgs, ThreadsArgs};
 
 const KERNELS_HELP_END: &str = "\
 Examples:
@@ -88,6 +89,9 @@ pub(crate) struct BenchKernelsArgs {
     /// Threads that compute.
     #[command(flatten)]
     threads: ThreadsArgs,
+    /// Activations that share a scale.
+    #[command(flatten)]
+    activations: ActivationArgs,
     /// Only lines that contain each of these words, such as "matmul q8 8192"
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) filter: String,
@@ -103,6 +107,11 @@ impl BenchKernelsArgs {
     /// The value of `--threads`.
     pub(crate) fn threads(&self) -> Option<usize> {
         self.threads.chosen().threads
+    }
+
+    /// The value of `--activation-group`.
+    pub(crate) fn activation_group(&self) -> ActivationGroup {
+        self.activations.chosen().llm.activation_group
     }
 
     /// Seconds per measurement.

@@ -41,7 +41,7 @@ use std::num::NonZeroUsize;
 
 use clap::{Args, Parser, Subcommand};
 use pelton_base::TokenId;
-use pelton_model::{KvDtype, StateDtype};
+use pelton_model::{ActivationGroup, KvDtype, StateDtype};
 
 pub(crate) use advise::AdviseArgs;
 pub(crate) use batch::BatchArgs;
@@ -77,7 +77,9 @@ pub(crate) use top::TopArgs;
 pub(crate) use usage::UsageArgs;
 
 use crate::failure;
-use crate::flags::{AnswerArgs, CacheArgs, Chosen, KvArgs, ModelArgs, SpecArgs, TemplateArgs};
+use crate::flags::{
+    ActivationArgs, AnswerArgs, CacheArgs, Chosen, KvArgs, ModelArgs, SpecArgs, TemplateArgs,
+};
 use crate::mode::Mode;
 use crate::run::Color;
 
@@ -361,6 +363,9 @@ pub(crate) struct InspectArgs {
     /// Storage of keys, values and states, for the memory that they take.
     #[command(flatten)]
     kv: KvArgs,
+    /// Activations that share a scale.
+    #[command(flatten)]
+    activations: ActivationArgs,
     /// Tokens of context to compute the memory for [default: the model's whole context]
     #[arg(long, value_name = "N")]
     pub(crate) context: Option<NonZeroUsize>,
@@ -373,6 +378,11 @@ pub(crate) struct InspectArgs {
 }
 
 impl InspectArgs {
+    /// The value of `--activation-group`.
+    pub(crate) fn activation_group(&self) -> ActivationGroup {
+        self.activations.chosen().llm.activation_group
+    }
+
     /// The value of `--kv-dtype`.
     pub(crate) fn kv_dtype(&self) -> KvDtype {
         self.kv.chosen().llm.kv_dtype.unwrap_or(KvDtype::Bf16)

@@ -16,6 +16,7 @@ pub(super) fn run(args: &BenchKernelsArgs) -> Result<()> {
     let config = Config {
         filter: args.filter.clone(),
         n_threads: args.threads(),
+        activation_group: args.activation_group(),
         seconds: args.seconds(),
         is_quick: args.quick,
     };

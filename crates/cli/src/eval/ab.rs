@@ -34,7 +34,8 @@ pub(super) fn compare(args: &EvalAbArgs) -> Result<()> {
         )));
     }
     let runtime = chosen.runtime()?;
-    let (mut subject_a, mut subject_b) = (a.load(&runtime, &chosen)?, b.load(&runtime, &chosen)?);
+    let (mut subject_a, mut subject_b) =
+        (a.load(&runtime, &chosen.llm)?, b.load(&runtime, &chosen.llm)?);
     let stop = StopFlag::listen()?;
     let bar = progress::steps(0);
     let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| bench::show(&bar, at) };

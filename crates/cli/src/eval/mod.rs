@@ -9,8 +9,8 @@ use std::path::Path;
 use pelton_base::limits;
 use pelton_bench::Watch;
 use pelton_bench::quality::{Config, Report, Subject, Tokens, measure};
-use pelton_llm::{LocalModel, ModelRef, Runtime};
-use pelton_model::ModelFiles;
+use pelton_llm::{LlmOptions, LocalModel, ModelRef, Runtime};
+use pelton_model::{ActivationGroup, ModelFiles};
 
 use crate::args::{EvalArgs, EvalCommand, ScoredArgs};
 use crate::bench;
@@ -49,8 +49,10 @@ pub(crate) fn eval(args: &EvalArgs) -> Result<()> {
     let config = config.map_err(bench::failure)?;
 
     let runtime = chosen.runtime()?;
-    let mut subject = own.load(&runtime, &chosen)?;
-    let mut reference = theirs.as_ref().map(|named| named.load(&runtime, &chosen)).transpose()?;
+    let mut subject = own.load(&runtime, &chosen.llm)?;
+    // Larger groups of activations are for the model alone, so that their cost can be measured.
+    let exact = LlmOptions { activation_group: ActivationGroup::default(), ..chosen.llm };
+    let mut reference = theirs.as_ref().map(|named| named.load(&runtime, &exact)).transpose()?;
     let stop = StopFlag::listen()?;
     let bar = progress::steps(0);
     let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| bench::show(&bar, at) };
@@ -115,9 +117,9 @@ impl Named {
         Ok(Self { name: reference.display_name(), files: place.open()?, place })
     }
 
-    fn load(&self, runtime: &Runtime, chosen: &Chosen) -> Result<Subject> {
+    fn load(&self, runtime: &Runtime, options: &LlmOptions) -> Result<Subject> {
         model::expect_no_encoder(&self.files)?;
-        let decoder = model::load_decoder(runtime, &self.files, &chosen.llm)?;
+        let decoder = model::load_decoder(runtime, &self.files, options)?;
         Ok(Subject { name: self.name.clone(), decoder })
     }
 

@@ -36,7 +36,7 @@ pub(super) fn hide(args: &EvalNeedleArgs) -> Result<()> {
     }
     let config = Config { lengths, depths: args.depths.clone(), trials: args.trials() };
     config.check(context).map_err(bench::failure)?;
-    let mut subject = named.load(&chosen.runtime()?, &chosen)?;
+    let mut subject = named.load(&chosen.runtime()?, &chosen.llm)?;
     let stop = StopFlag::listen()?;
     let bar = progress::steps(0);
     let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| bench::show(&bar, at) };

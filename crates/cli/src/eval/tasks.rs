@@ -32,7 +32,7 @@ pub(super) fn ask(args: &EvalTasksArgs) -> Result<()> {
     let named = Named::open(&args.model)?;
     let texts = Texts::open(&named.place)?;
     let context = context(&chosen, std::iter::once(&named))?.min(MOST_TOKENS);
-    let mut subject = named.load(&chosen.runtime()?, &chosen)?;
+    let mut subject = named.load(&chosen.runtime()?, &chosen.llm)?;
     let stop = StopFlag::listen()?;
     let bar = progress::steps(0);
     let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| bench::show(&bar, at) };

@@ -60,6 +60,8 @@ selections! {
     ThreadsArgs = ThreadsFlags: |flag| flag.name == "threads";
     /// `--kv-dtype` and `--state-dtype`.
     KvArgs = KvFlags: |flag| matches!(flag.name, "kv-dtype" | "state-dtype");
+    /// `--activation-group` alone.
+    ActivationArgs = ActivationFlags: |flag| flag.name == "activation-group";
     /// `--threads` and `--compute`.
     ComputeArgs = ComputeFlags: |flag| matches!(flag.name, "threads" | "compute");
     /// `--draft-model` and `--spec-max`.

@@ -25,8 +25,8 @@ mod table;
 
 pub(crate) use chosen::Chosen;
 pub(crate) use given::{
-    AnswerArgs, CacheArgs, ComputeArgs, DraftArgs, KvArgs, MachineArgs, ModelArgs, SchedulingArgs,
-    ServerArgs, SpecArgs, TemplateArgs, ThreadsArgs, VectorArgs, lay_over,
+    ActivationArgs, AnswerArgs, CacheArgs, ComputeArgs, DraftArgs, KvArgs, MachineArgs, ModelArgs,
+    SchedulingArgs, ServerArgs, SpecArgs, TemplateArgs, ThreadsArgs, VectorArgs, lay_over,
 };
 pub(crate) use kind::{Kind, Value};
 pub(crate) use lists::Lists;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pelton_llm::{LogprobsMode, Pooling, Verification};
-use pelton_model::{Compute, KvDtype, PackedCache, StateDtype};
+use pelton_model::{ActivationGroup, Compute, KvDtype, PackedCache, StateDtype};
 use pelton_sched::{Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder};
 use pelton_server::{CorsOrigins, HostName, SocketAccess, UsageFailures};
 use serde_json::Map;
@@ -72,7 +72,16 @@ macro_rules! choices {
     )+};
 }
 choices!(PolicyKind, PriorityOrder, Batching, KvAllocation, Eviction, PreemptionMode);
-choices!(LogprobsMode, Verification, KvDtype, StateDtype, Pooling, UsageFailures, SocketAccess);
+choices!(
+    ActivationGroup,
+    LogprobsMode,
+    Verification,
+    KvDtype,
+    StateDtype,
+    Pooling,
+    UsageFailures,
+    SocketAccess
+);
 
 impl Choice for Compute {
     fn all() -> &'static [Self] {

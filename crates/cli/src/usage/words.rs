@@ -17,6 +17,7 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["gpu-memory-utilization", "kv-cache-memory-bytes", "cache-size"], "kv-memory"),
     (&["kv-cache-dtype", "cache-type-k", "cache-type-v"], "kv-dtype"),
     (&["state-type", "mamba-ssm-cache-dtype", "mamba-cache-dtype"], "state-dtype"),
+    (&["dynamic-quantization-group-size", "activation-group-size"], "activation-group"),
     (&["dtype", "precision"], "compute"),
     (&["speculative-model", "model-draft"], "draft-model"),
     (&["draft-max", "num-speculative-tokens"], "spec-max"),

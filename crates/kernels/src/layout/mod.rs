@@ -14,6 +14,8 @@ pub use table::WeightLayout;
 pub(crate) use table::with_layout;
 pub use version::LAYOUT_VERSION;
 
+use pelton_tensor::ActivationGroup;
+
 /// Output rows per panel: the 32-bit lanes of the widest register.
 pub const PANEL: usize = 16;
 
@@ -42,6 +44,16 @@ impl WeightLayout {
     /// Whether activations must be quantized for this layout.
     pub fn needs_quantized_input(self) -> bool {
         with_layout!(self, _I => true, _F => false)
+    }
+
+    /// The largest groups of activations that products with this layout take.
+    pub fn widest_group(self) -> ActivationGroup {
+        match with_layout!(self, I => <I as int::IntLayout>::SCALE_LEN, _F => 0) {
+            usize::MAX => ActivationGroup::Row,
+            128.. => ActivationGroup::Of128,
+            64.. => ActivationGroup::Of64,
+            _ => ActivationGroup::Of32,
+        }
     }
 
     /// Bytes of one panel of `k` inputs.

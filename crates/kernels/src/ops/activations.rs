@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! F32      [m, width] f32                       float matrices but bf16
-//! Int8     values, scales, sums                 quantized matrices             (quantize.rs)
+//! Int8     values, scales, sums                 quantized matrices             (quantize.rs),
+//!                                               once for each size of groups that they take
 //! Bf16     [m, stride] bf16                     bf16 matrices, where vdpbf16ps pays or tiles exist
 //! Rounded  [m, width] f32, rounded to bf16      bf16 matrices elsewhere: the same products
 //! ```
@@ -10,25 +11,31 @@
 //! An operation that produces a layer's input (a norm, an activation) makes up to [`COLUMNS`]
 //! floats at a time in the first-level cache and writes all forms from there: activations are
 //! quantized once for all projections that read them, and floats that no matrix reads are never
-//! stored.
+//! stored, unless a whole row shares one scale: that scale is known last.
 
 use std::ops::Range;
+
+use pelton_tensor::ActivationGroup;
 
 use crate::cpu::Cpu;
 use crate::dispatch::Kernels;
 use crate::layout::GROUP;
 use crate::layout::{PackedMatrix, WeightLayout};
+use crate::ops::matmul::MOST_INPUTS;
 use crate::ops::quantize::{IntRows, QuantizedRows, RowOut};
 use crate::team::Parts;
 
 /// Floats that are made before they are written in their forms: 4 KiB, a whole number of groups.
 const COLUMNS: usize = 1024;
 
+/// Sizes of groups.
+const SIZES: usize = ActivationGroup::ALL.len();
+
 /// One way to hold activations; see the drawing at the head of the file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Form {
     F32,
-    Int8,
+    Int8(ActivationGroup),
     Bf16,
     Rounded,
 }
@@ -37,46 +44,61 @@ pub(crate) enum Form {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Forms {
     f32: bool,
-    int8: bool,
+    /// By size of groups.
+    int8: [bool; SIZES],
     bf16: bool,
     rounded: bool,
 }
 
 impl Forms {
     /// Floats alone.
-    pub const F32: Self = Self { f32: true, int8: false, bf16: false, rounded: false };
+    pub const F32: Self = Self { f32: true, int8: [false; SIZES], bf16: false, rounded: false };
 
-    /// Int8 alone.
-    pub const INT8: Self = Self { f32: false, int8: true, bf16: false, rounded: false };
+    /// Int8 alone, in groups of one size.
+    pub const fn int8(group: ActivationGroup) -> Self {
+        let mut int8 = [false; SIZES];
+        int8[group as usize] = true;
+        Self { f32: false, int8, bf16: false, rounded: false }
+    }
 
     /// These forms and the one that a product with `w` reads.
     #[must_use]
     pub fn read_by(mut self, cpu: &Cpu, w: &PackedMatrix) -> Self {
-        match cpu.kernels.form_for(w.layout()) {
+        match cpu.form_for(w) {
             Form::F32 => self.f32 = true,
-            Form::Int8 => self.int8 = true,
+            Form::Int8(group) => self.int8[group as usize] = true,
             Form::Bf16 => self.bf16 = true,
             Form::Rounded => self.rounded = true,
         }
         self
     }
 
+    /// Whether some rows have one scale each.
+    fn has_scales_of_rows(self) -> bool {
+        self.int8[ActivationGroup::Row as usize]
+    }
+
     /// Whether every form of `other` is among these.
     pub fn include(self, other: Self) -> bool {
         (self.f32 || !other.f32)
-            && (self.int8 || !other.int8)
+            && self.int8.iter().zip(other.int8).all(|(&own, other)| own || !other)
             && (self.bf16 || !other.bf16)
             && (self.rounded || !other.rounded)
     }
 }
 
-impl Kernels {
-    /// The form of activations that a product with weights of this layout reads.
-    pub(crate) fn form_for(&self, layout: WeightLayout) -> Form {
-        match layout {
-            WeightLayout::Bf16 if self.uses_bf16_dot() => Form::Bf16,
+impl Cpu {
+    /// The form of activations that a product with these weights reads.
+    pub(crate) fn form_for(&self, w: &PackedMatrix) -> Form {
+        match w.layout() {
+            WeightLayout::Bf16 if self.kernels.uses_bf16_dot() => Form::Bf16,
             WeightLayout::Bf16 => Form::Rounded,
-            layout if layout.needs_quantized_input() => Form::Int8,
+            layout if layout.needs_quantized_input() => {
+                let group = self.activation_group.min(layout.widest_group());
+                // No model has such rows.
+                let fits = w.k() <= MOST_INPUTS;
+                Form::Int8(if fits { group } else { group.min(ActivationGroup::Of128) })
+            }
             _ => Form::F32,
         }
     }
@@ -88,8 +110,10 @@ pub struct Activations {
     n_rows: usize,
     width: usize,
     forms: Forms,
+    /// Held, or on their way to int8 rows with one scale each.
     floats: Vec<f32>,
-    int8: QuantizedRows,
+    /// By size of groups.
+    int8: [QuantizedRows; SIZES],
     bf16: Vec<Line>,
     rounded: Vec<f32>,
 }
@@ -103,13 +127,14 @@ impl Activations {
     pub fn new(width: usize, forms: Forms) -> Self {
         assert!(width > 0, "invariant: rows are not empty");
         let is_grouped = width.is_multiple_of(GROUP);
-        assert!(!forms.int8 || is_grouped, "a width of {width} is not a multiple of {GROUP}");
+        let is_int8 = forms.int8 != [false; SIZES];
+        assert!(!is_int8 || is_grouped, "a width of {width} is not a multiple of {GROUP}");
         Self {
             n_rows: 0,
             width,
             forms,
             floats: Vec::new(),
-            int8: QuantizedRows::new(),
+            int8: ActivationGroup::ALL.map(QuantizedRows::new),
             bf16: Vec::new(),
             rounded: Vec::new(),
         }
@@ -167,18 +192,19 @@ impl Activations {
         &mut self.floats
     }
 
-    /// The int8 rows.
+    /// The int8 rows in groups of one size.
     ///
     /// # Panics
     ///
-    /// When int8 is not among the forms held.
-    pub fn int8(&self) -> &QuantizedRows {
-        assert!(self.forms.int8, "invariant: these rows are held as int8");
-        &self.int8
+    /// When they are not among the forms held.
+    pub fn int8(&self, group: ActivationGroup) -> &QuantizedRows {
+        let is_held = self.forms.int8[group as usize];
+        assert!(is_held, "invariant: these rows are held as int8 in groups of {group}");
+        &self.int8[group as usize]
     }
 
-    pub(crate) fn int8_rows(&self) -> IntRows<'_> {
-        self.int8().view()
+    pub(crate) fn int8_rows(&self, group: ActivationGroup) -> IntRows<'_> {
+        self.int8(group).view()
     }
 
     pub(crate) fn bf16_rows(&self) -> HalfRows<'_> {
@@ -200,12 +226,17 @@ impl Activations {
                 Parts::new(rows.as_mut_slice())
             })
         };
+        let mut is_int8 = forms.int8.into_iter();
         let writer = Writer {
             kernels: cpu.kernels,
+            n_rows,
             width,
-            floats: resized(&mut self.floats, forms.f32),
+            floats: resized(&mut self.floats, forms.f32 || forms.has_scales_of_rows()),
             rounded: resized(&mut self.rounded, forms.rounded),
-            int8: forms.int8.then(|| self.int8.parts(n_rows, width)),
+            int8: self.int8.each_mut().map(|rows| {
+                let is_held = is_int8.next().unwrap_or(false);
+                is_held.then(|| rows.parts(n_rows, width))
+            }),
             bf16: forms.bf16.then(|| {
                 self.bf16.resize(n_rows * bf16_stride(width) / GROUP, Line([0; GROUP]));
                 Parts::new(bytemuck::cast_slice_mut(&mut self.bf16))
@@ -239,10 +270,11 @@ fn bf16_stride(width: usize) -> usize {
 /// Places for rows of activations, shared by the tiles of one operation.
 pub(crate) struct Writer<'a> {
     kernels: &'static Kernels,
+    n_rows: usize,
     width: usize,
     floats: Option<Parts<'a, f32>>,
     rounded: Option<Parts<'a, f32>>,
-    int8: Option<IntParts<'a>>,
+    int8: [Option<IntParts<'a>>; SIZES],
     bf16: Option<Parts<'a, u16>>,
 }
 
@@ -250,11 +282,75 @@ pub(crate) struct Writer<'a> {
 pub(crate) struct IntParts<'a> {
     pub(crate) values: Parts<'a, i8>,
     pub(crate) stride: usize,
+    /// Values that share a scale.
+    pub(crate) group: usize,
+    /// Groups of a row.
+    pub(crate) n_groups: usize,
     pub(crate) scales: Parts<'a, f32>,
     pub(crate) sums: Parts<'a, [i32; 2]>,
 }
 
+impl IntParts<'_> {
+    /// Writes columns of row `row`; they begin at a group and end at one or with the row.
+    ///
+    /// # Safety
+    ///
+    /// No other thread writes these columns of this row at the same time; the kernels are supported
+    /// by this CPU.
+    unsafe fn write(&self, kernels: &Kernels, row: usize, columns: Range<usize>, x: &[f32]) {
+        let (first, last) = (columns.start / self.group, columns.end.div_ceil(self.group));
+        let is_whole = columns.end == last * self.group || last == self.n_groups;
+        assert!(columns.start == first * self.group && is_whole, "whole groups: {columns:?}");
+        let groups = row * self.n_groups + first..row * self.n_groups + last;
+        let values = row * self.stride + columns.start..row * self.stride + columns.end;
+        // SAFETY: the caller vouches for the columns and the kernels.
+        unsafe {
+            let out = RowOut {
+                values: self.values.part(values),
+                scales: self.scales.part(groups.clone()),
+                sums: self.sums.part(groups),
+            };
+            match self.group {
+                GROUP => (kernels.quantize.row)(x, out),
+                group => (kernels.quantize.wide_row)(x, group, out),
+            }
+            if last == self.n_groups {
+                let end = row * self.stride + columns.end;
+                self.values.part(end..end + columns.end.next_multiple_of(64) - columns.end).fill(0);
+            }
+        }
+    }
+}
+
 impl Writer<'_> {
+    /// Calls `make` with stretches of the columns of all rows, shared by the team, and writes what it
+    /// makes. An element is some four times the work of a copy.
+    pub(crate) fn fill(&self, cpu: &Cpu, make: impl Fn(usize, Range<usize>, &mut [f32]) + Sync) {
+        // The scale of a row is known when all of it is made.
+        let is_whole = self.scaled_by_row().is_some();
+        let stretch = if is_whole { self.width } else { COLUMNS };
+        let per_row = self.width.div_ceil(stretch);
+        cpu.for_each_part(self.n_rows * per_row, 4 * self.width.min(stretch), |items| {
+            for item in items {
+                let (row, first) = (item / per_row, item % per_row * stretch);
+                // SAFETY: each stretch of columns belongs to one tile.
+                unsafe {
+                    if is_whole {
+                        self.row(row, |columns, out| make(row, columns, out));
+                    } else {
+                        let columns = first..self.width.min(first + stretch);
+                        self.columns(row, columns.clone(), |out| make(row, columns, out));
+                    }
+                }
+            }
+        });
+    }
+
+    /// Places for int8 rows with one scale each.
+    fn scaled_by_row(&self) -> Option<&IntParts<'_>> {
+        self.int8[ActivationGroup::Row as usize].as_ref()
+    }
+
     /// Calls `make` with stretches of the columns of row `row`, in order, and writes what it makes.
     ///
     /// # Safety
@@ -266,9 +362,17 @@ impl Writer<'_> {
             // SAFETY: the caller vouches for the row.
             unsafe { self.columns(row, columns.clone(), |out| make(columns, out)) };
         }
+        if let (Some(int8), Some(floats)) = (self.scaled_by_row(), &self.floats) {
+            // SAFETY: as above; `self.kernels` is supported by this CPU.
+            unsafe {
+                let made = floats.part(row * self.width..(row + 1) * self.width);
+                int8.write(self.kernels, row, 0..self.width, made);
+            }
+        }
     }
 
-    /// Calls `make` for the given columns of row `row` and writes what it makes.
+    /// Calls `make` for the given columns of row `row` and writes what it makes, but for int8 with one
+    /// scale, which [`row`](Self::row) writes.
     ///
     /// # Panics
     ///
@@ -277,12 +381,7 @@ impl Writer<'_> {
     /// # Safety
     ///
     /// No other thread writes these columns of this row at the same time.
-    pub(crate) unsafe fn columns(
-        &self,
-        row: usize,
-        columns: Range<usize>,
-        make: impl FnOnce(&mut [f32]),
-    ) {
+    unsafe fn columns(&self, row: usize, columns: Range<usize>, make: impl FnOnce(&mut [f32])) {
         assert!(columns.end <= self.width, "invariant: columns of the row");
         let mut scratch = [0.0; COLUMNS];
         let at = row * self.width + columns.start..row * self.width + columns.end;
@@ -293,20 +392,9 @@ impl Writer<'_> {
         };
         make(made);
         let made: &[f32] = made;
-        if let Some(int8) = &self.int8 {
-            let (first, last) = (columns.start / GROUP, columns.end / GROUP);
-            assert_eq!([first * GROUP, last * GROUP], [columns.start, columns.end], "whole groups");
-            let groups = row * (self.width / GROUP) + first..row * (self.width / GROUP) + last;
-            let values = row * int8.stride + columns.start..row * int8.stride + columns.end;
+        for int8 in self.int8[..ActivationGroup::Row as usize].iter().flatten() {
             // SAFETY: as above; `self.kernels` is supported by this CPU.
-            unsafe {
-                let out = RowOut {
-                    values: int8.values.part(values),
-                    scales: int8.scales.part(groups.clone()),
-                    sums: int8.sums.part(groups),
-                };
-                (self.kernels.quantize.row)(made, out);
-            }
+            unsafe { int8.write(self.kernels, row, columns.clone(), made) };
         }
         if let Some(bf16) = &self.bf16 {
             let start = row * bf16_stride(self.width);
@@ -363,7 +451,7 @@ mod tests {
 
     #[test]
     fn every_form_is_made_from_the_same_floats_whatever_else_is_held() {
-        let all = Forms { f32: true, int8: true, bf16: true, rounded: true };
+        let all = Forms { f32: true, int8: [true; SIZES], bf16: true, rounded: true };
         for (m, width) in [(1, 32), (3, 1056), (40, 2048)] {
             let x = Random::new(3).normals(m * width);
             for cpu in all_cpus() {
@@ -384,13 +472,15 @@ mod tests {
                     }
                     assert_eq!(halves.data[row * halves.stride..][..width], expected);
                 }
-                let mut alone = Activations::new(width, Forms::INT8);
-                cpu.write_rows(&x, &mut alone);
-                let (mut a, mut b) = (vec![0.0; width], vec![0.0; width]);
-                for row in 0..m {
-                    together.int8().dequantize_row(row, &mut a);
-                    alone.int8().dequantize_row(row, &mut b);
-                    assert_eq!(bits(&a), bits(&b), "row {row} of {m} x {width}");
+                for group in ActivationGroup::ALL {
+                    let mut alone = Activations::new(width, Forms::int8(group));
+                    cpu.write_rows(&x, &mut alone);
+                    let (mut a, mut b) = (vec![0.0; width], vec![0.0; width]);
+                    for row in 0..m {
+                        together.int8(group).dequantize_row(row, &mut a);
+                        alone.int8(group).dequantize_row(row, &mut b);
+                        assert_eq!(bits(&a), bits(&b), "row {row} of {m} x {width}, {group}");
+                    }
                 }
             }
         }
@@ -411,6 +501,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "multiple of 32")]
     fn rows_that_are_not_whole_groups_cannot_be_int8() {
-        let _ = Activations::new(33, Forms::INT8);
+        let _ = Activations::new(33, Forms::int8(ActivationGroup::Of32));
     }
 }

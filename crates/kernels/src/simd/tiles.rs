@@ -174,6 +174,20 @@ impl Tiles {
         }
     }
 
+    /// `C += A · B` of bytes, those of `A` with a sign and those of `B` without. `A` has the rows of
+    /// `C`, and `B` a row for four of its columns.
+    #[inline(always)]
+    pub(crate) fn dot_signed_unsigned<const C: u8, const A: u8, const B: u8>(&mut self) {
+        // SAFETY: as above.
+        unsafe {
+            asm!(
+                "tdpbsud tmm{c}, tmm{a}, tmm{b}",
+                c = const C, a = const A, b = const B,
+                options(nomem, nostack, preserves_flags)
+            );
+        }
+    }
+
     /// `C += A · B` of bytes with a sign. `A` has the rows of `C`, and `B` a row for four of its
     /// columns.
     #[inline(always)]

@@ -160,7 +160,9 @@ impl Runtime {
     ) -> Result<Decoder<CpuDevice>, LlmError> {
         // Refuses an incomplete checkpoint before anything is measured for it.
         let weight_bytes = pelton_model::stored_bytes(files, options.max_context)?;
-        let device = Device::new(self.cpu(weight_bytes));
+        let mut cpu = self.cpu(weight_bytes);
+        cpu.activation_group = options.activation_group;
+        let device = Device::new(cpu);
         let decoder = pelton_model::load(files, device, options)?;
         let spec = decoder.spec();
         for choice in spec.rope_choices(spec.max_context) {

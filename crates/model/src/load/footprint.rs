@@ -11,6 +11,8 @@
 //! are unnamed when they are packed and grow up to 2.1 times, Q8_K becomes f32, and rows that end
 //! in the middle of a panel are padded.
 
+use std::collections::BTreeSet;
+
 use pelton_quant::Compute;
 
 use super::plan::{NormPlan, Part, Plan};
@@ -45,6 +47,17 @@ pub(super) fn of_plan<D: Device>(
         n_bytes = n_bytes.saturating_add(of_run::<D>(files, run, compute)?.n_bytes);
     }
     Ok(n_bytes.saturating_add(size_of::<f32>() as u64 * n_vector_elements(plan, spec)))
+}
+
+/// The layouts that the matrices of a model are packed in.
+///
+/// # Errors
+///
+/// As [`weight_bytes`].
+pub(crate) fn layouts<D: Device>(files: &ModelFiles) -> Result<BTreeSet<&'static str>, ModelError> {
+    let plan = Plan::padded(files, &files.spec()?, D::HEAD_ROWS)?;
+    let runs = plan.runs(Compute::Auto).into_iter();
+    runs.map(|(run, compute)| Ok(of_run::<D>(files, run, compute)?.layout)).collect()
 }
 
 /// Layout and bytes of the matrix that these parts become.

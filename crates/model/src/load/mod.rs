@@ -32,7 +32,7 @@ pub use cache::PackedCache;
 pub use matrices::{FoldNorm, LayerMatrix, LayerShape, StoredRows, layer_shape, outer_modules};
 
 use pelton_quant::Compute;
-use pelton_tensor::{KvDtype, StateDtype};
+use pelton_tensor::{ActivationGroup, KvDtype, StateDtype};
 
 use crate::arch::{ArchSpec, Mixer};
 use crate::comm::Communicator;
@@ -44,7 +44,7 @@ use crate::files::ModelFiles;
 use crate::layer::{Linear, MixerWeights, MlpWeights, Norm};
 use cache::{Cache, LoadKind};
 
-pub(crate) use footprint::weight_bytes;
+pub(crate) use footprint::{layouts, weight_bytes};
 pub(crate) use packer::{Packer, decay_rate};
 pub(crate) use part::{Rows, in_pairs};
 pub(crate) use plan::{LayerPlan, LinearPlan, Lookup, NormPlan, Part, Plan, Projection};
@@ -64,6 +64,8 @@ pub struct LoadOptions<'a> {
     pub kv_dtype: Option<KvDtype>,
     /// How the states of recurrent layers are stored at borders of chunks.
     pub state_dtype: StateDtype,
+    /// Most activations that share a scale in products of quantized weights.
+    pub activation_group: ActivationGroup,
     /// Longest sequence to serve, in tokens; by default what the model declares. Scalings that
     /// depend on the length (dynamic NTK, LongRoPE) are fixed by it.
     pub max_context: Option<usize>,

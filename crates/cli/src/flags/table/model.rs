@@ -1,7 +1,7 @@
 //! Flags that say which model is used, and how it reads and writes.
 
 use pelton_llm::LogprobsMode;
-use pelton_model::{Compute, KvDtype, StateDtype};
+use pelton_model::{ActivationGroup, Compute, KvDtype, StateDtype};
 
 use super::super::place::{Choice, place};
 use super::super::{Flag, Kind, Part};
@@ -59,6 +59,16 @@ pub(super) static MODEL: &[Flag] = &[
                state once in 64 tokens",
         default: "",
         place: place!(llm.state_dtype),
+    },
+    Flag {
+        name: "activation-group",
+        short: None,
+        part: Part::Machine,
+        kind: Kind::Names(ActivationGroup::names),
+        value: "N",
+        help: "Most activations that share a scale where they multiply quantized weights with scales                for 64 inputs or more: larger groups compute prompts faster, with less precision",
+        default: "",
+        place: place!(llm.activation_group),
     },
     Flag {
         name: "max-context",

@@ -156,6 +156,7 @@ unsafe impl<N: Number, const BITS: usize, const SHARE: usize> IntLayout for Affi
         _ => Range::Unsigned { zero: 0, most: (1 << BITS) - 1 },
     };
     const SPLIT: bool = SHARE == HALF;
+    const SCALE_LEN: usize = Self::LEN;
     const BIAS: bool = true;
 
     fn place(source: &[u8], block: &mut [u8], lane: usize) {

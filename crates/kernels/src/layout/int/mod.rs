@@ -83,6 +83,8 @@ pub(crate) unsafe trait IntLayout {
     const RANGE: Range;
     /// Whether scales and biases belong to 16 inputs each.
     const SPLIT: bool = false;
+    /// Inputs of an output that share a scale and a bias, a group or more; `usize::MAX` where all do.
+    const SCALE_LEN: usize = GROUP;
     /// Whether weights have a bias.
     const BIAS: bool = false;
     /// Whether each output has one f32 scale: at the head of the source row and of the panel.

@@ -76,6 +76,7 @@ unsafe impl IntLayout for Int8Row {
     const SOURCE_BYTES: usize = 32;
     const BLOCK_BYTES: usize = 512;
     const RANGE: Range = Range::Signed;
+    const SCALE_LEN: usize = usize::MAX;
     const ROW_SCALE: bool = true;
 
     fn place(source: &[u8], block: &mut [u8], lane: usize) {
@@ -254,6 +255,7 @@ unsafe impl<const GROUPS: usize> IntLayout for Int4<GROUPS> {
     const SOURCE_BYTES: usize = 3 + GROUPS * 16;
     const BLOCK_BYTES: usize = INT4_HEAD + GROUPS * 256;
     const RANGE: Range = Range::Unsigned { zero: 0, most: 15 };
+    const SCALE_LEN: usize = Self::LEN;
     const BIAS: bool = true;
 
     fn place(source: &[u8], block: &mut [u8], lane: usize) {

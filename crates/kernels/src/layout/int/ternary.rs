@@ -29,6 +29,7 @@ unsafe impl IntLayout for Tq2 {
     const SOURCE_BYTES: usize = 66;
     const BLOCK_BYTES: usize = HALVES + 8 * 128;
     const RANGE: Range = Range::Unsigned { zero: 1, most: 2 };
+    const SCALE_LEN: usize = Self::LEN;
 
     fn place(source: &[u8], block: &mut [u8], lane: usize) {
         place_half(&source[64..], block, 0, lane);
@@ -82,6 +83,7 @@ unsafe impl IntLayout for Tq1 {
     const SOURCE_BYTES: usize = 54;
     const BLOCK_BYTES: usize = HALVES + 13 * 64;
     const RANGE: Range = Range::Unsigned { zero: 1, most: 2 };
+    const SCALE_LEN: usize = Self::LEN;
 
     fn place(source: &[u8], block: &mut [u8], lane: usize) {
         place_half(&source[52..], block, 0, lane);

@@ -47,8 +47,8 @@ impl Cut {
     /// Cuts `m` rows; `n_row_strips` is the number of rows times strips in the whole call.
     pub(super) fn new(cpu: &Cpu, w: &PackedMatrix, m: usize, n_row_strips: usize) -> Self {
         let Tuning { strip_panels, row_block_bytes, .. } = cpu.tuning.clamped();
-        let (row_bytes, least) = match cpu.kernels.form_for(w.layout()) {
-            Form::Int8 => (w.k(), cpu.kernels.matmul.least),
+        let (row_bytes, least) = match cpu.form_for(w) {
+            Form::Int8(_) => (w.k(), cpu.kernels.matmul.least),
             Form::Bf16 => (w.k() * 2, cpu.kernels.matmul.least),
             Form::F32 | Form::Rounded => (w.k() * 4, LeastBlock::TUNED),
         };

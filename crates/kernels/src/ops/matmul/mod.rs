@@ -20,7 +20,8 @@
 //! * quantized layouts: `acc[n] = fma(isum as f32, sx * sw[n], acc[n])` for groups of 32 (or of 16,
 //!   as the layout has its scales) ascending, from 0; `isum` is the exact integer dot product of
 //!   the group (at most 2^19, so exact in f32), `sx` and `sw` the scales of activations and
-//!   weights. Where weights have a bias, `acc[n] = fma(sx * (sum x as f32), bias[n], acc[n])`
+//!   weights. Where activations share scales in larger groups ([`Cpu::activation_group`]) and the
+//!   weights do, too, a group has as many inputs as share both. Where weights have a bias, `acc[n] = fma(sx * (sum x as f32), bias[n], acc[n])`
 //!   follows.
 //!
 //! The order does not mention rows, tiles or threads: the bits are the same for every M, on every
@@ -42,6 +43,8 @@
 //! than memory: 4 cycles per 32 bytes).
 
 use std::ops::Range;
+
+use pelton_tensor::ActivationGroup;
 
 use crate::cpu::Cpu;
 use crate::layout::{PANEL, PackedMatrix, WeightLayout, with_layout};
@@ -111,6 +114,8 @@ mod groups;
 mod heads;
 mod int;
 mod largest;
+#[cfg(target_arch = "x86_64")]
+mod pairs_of_tiles;
 #[cfg(test)]
 mod shape_tests;
 #[cfg(test)]
@@ -118,6 +123,7 @@ mod tests;
 
 use cut::{Block, Cut, LeastBlock};
 pub use groups::{MatmulGroup, MatmulGroups};
+pub(crate) use int::MOST_INPUTS;
 pub use largest::{Largest, LogitsOp};
 
 /// Destination of a product: columns `offset..offset + n` of rows that are `stride` elements apart.
@@ -167,14 +173,23 @@ impl Bf16Kernel {
 struct IntMany {
     /// Rows of a block from which they are used.
     from_rows: usize,
+    /// The same where more than 32 activations share a scale.
+    from_rows_wide: usize,
     kernel: fn(WeightLayout) -> int::Kernel,
 }
 
+impl IntMany {
+    /// Rows of a block from which these kernels are used.
+    fn from(&self, group: ActivationGroup) -> usize {
+        if group == ActivationGroup::Of32 { self.from_rows } else { self.from_rows_wide }
+    }
+}
+
 impl Table {
-    /// The kernel for a block of `m` rows.
-    fn int_for(&self, layout: WeightLayout, m: usize) -> int::Kernel {
+    /// The kernel for a block of `m` rows, whose activations have scales for groups of this size.
+    fn int_for(&self, layout: WeightLayout, group: ActivationGroup, m: usize) -> int::Kernel {
         match &self.int_many {
-            Some(many) if m >= many.from_rows => (many.kernel)(layout),
+            Some(many) if m >= many.from(group) => (many.kernel)(layout),
             _ => (self.int)(layout),
         }
     }
@@ -216,6 +231,7 @@ table!(
 pub(crate) static AMX: Table = Table {
     int_many: Some(IntMany {
         from_rows: LeastBlock::MANY_ROWS,
+        from_rows_wide: 16,
         kernel: |layout| {
             with_layout!(layout,
                 I => int::tiles::<I>(),
@@ -382,10 +398,10 @@ impl Cpu {
         let (table, k) = (self.kernels.matmul, w.k());
         // SAFETY of the kernels: `self.kernels` is supported by this CPU; `tile` keeps its
         // invariants.
-        match self.kernels.form_for(w.layout()) {
-            Form::Int8 => {
-                let rows = x.int8_rows().starting_at(row);
-                let kernel = table.int_for(w.layout(), block.rows.len());
+        match self.form_for(w) {
+            Form::Int8(group) => {
+                let rows = x.int8_rows(group).starting_at(row);
+                let kernel = table.int_for(w.layout(), group, block.rows.len());
                 // SAFETY: see above.
                 unsafe { kernel(&block.tile(w, rows, y)) }
             }

@@ -298,7 +298,7 @@ fn the_product_is_the_product() {
         if w.needs_quantized_input() {
             let rows = input(&scalar(), &w, &x);
             for (row, seen) in seen.chunks_mut(k).enumerate() {
-                rows.int8().dequantize_row(row, seen);
+                rows.int8(ActivationGroup::Of32).dequantize_row(row, seen);
             }
         } else if layout == WeightLayout::Bf16 {
             for seen in &mut seen {
@@ -316,6 +316,79 @@ fn the_product_is_the_product() {
                 let got = f64::from(f32::from_bits(bits[row * n + col]));
                 // Scales and biases enter by themselves, and may be larger than their sum.
                 assert!((got - sum).abs() <= size * 3e-6, "{layout:?}: {got} for {sum}");
+            }
+        }
+    }
+}
+
+/// Layouts that take larger groups of activations than 32, with the sizes that they take.
+fn wide_layouts() -> impl Iterator<Item = (WeightLayout, ActivationGroup)> {
+    WeightLayout::ALL.iter().flat_map(|&layout| {
+        let groups = ActivationGroup::ALL.into_iter().skip(1);
+        groups
+            .filter(move |&group| group <= layout.widest_group())
+            .map(move |group| (layout, group))
+    })
+}
+
+fn with_group(mut cpu: Cpu, group: ActivationGroup) -> Cpu {
+    cpu.activation_group = group;
+    cpu
+}
+
+#[test]
+fn larger_groups_of_activations_give_the_bits_of_the_scalar_kernels_at_every_m() {
+    let cpus: Vec<Cpu> = Kernels::available().map(|kernels| Cpu::with(kernels, 1)).collect();
+    assert!(wide_layouts().count() >= 10, "layouts with larger groups");
+    for (layout, group) in wide_layouts() {
+        // More than a chunk of inputs that tiles take, and rests of groups and of tiles.
+        let len = layout.block_len();
+        for (n, k) in [(15, len), (33, 3 * len), (100, 1184 / len * len), (40, 672 / len * len)] {
+            let plain = with_group(scalar(), group);
+            for hostile in [false, true] {
+                let w = pack(&plain, layout, n, k, hostile);
+                let mut x = activations(70, k);
+                if hostile {
+                    x[k..k + GROUP].fill(0.0);
+                    x[3 * k] = f32::NAN;
+                    x[4 * k + 40.min(k - 1)] = f32::NEG_INFINITY;
+                }
+                let expected = product(&plain, &w, &x);
+                for m in [1, 2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 47, 48, 64, 70] {
+                    for cpu in &cpus {
+                        let got = product(&with_group(cpu.clone(), group), &w, &x[..m * k]);
+                        let name = cpu.kernels.name;
+                        assert!(
+                            got == expected[..m * n],
+                            "{name} {layout:?} in groups of {group}, m {m} n {n} k {k}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn larger_groups_of_activations_multiply_what_they_hold() {
+    for (layout, group) in wide_layouts() {
+        let (n, k) = (20, 768);
+        let cpu = with_group(Cpu::with(Kernels::best(), 1), group);
+        let w = pack(&cpu, layout, n, k, false);
+        let x = activations(33, k);
+        let (mut seen, mut weights) = (vec![0.0; k], vec![0.0; k]);
+        let rows = input(&cpu, &w, &x);
+        let bits = product(&cpu, &w, &x);
+        for col in 0..n {
+            w.unpack_row_f32(col, &mut weights);
+            for row in [0, 32] {
+                rows.int8(group).dequantize_row(row, &mut seen);
+                let products =
+                    seen.iter().zip(&weights).map(|(&x, &w)| f64::from(x) * f64::from(w));
+                let (sum, size) =
+                    products.fold((0.0, 0.0), |(sum, size), p| (sum + p, size + p.abs()));
+                let got = f64::from(f32::from_bits(bits[row * n + col]));
+                assert!((got - sum).abs() <= size * 3e-6, "{layout:?} {group}: {got} for {sum}");
             }
         }
     }

@@ -72,3 +72,82 @@ pub(super) fn quantize_row_avx2(x: &[f32], out: RowOut<'_>) {
         unsafe { _mm256_storeu_si256(values.as_mut_ptr().cast(), bytes) };
     }
 }
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+pub(super) fn quantize_wide_row_avx512(x: &[f32], group: usize, out: RowOut<'_>) {
+    let groups = x.chunks(group).zip(out.values.chunks_mut(group));
+    for ((x, values), (scale, sum)) in groups.zip(out.scales.iter_mut().zip(out.sums)) {
+        let mut amax = _mm512_setzero_si512();
+        for x in x.as_chunks::<16>().0 {
+            // SAFETY: these are 16 floats, here and below.
+            let bits = unsafe { _mm512_loadu_si512(x.as_ptr().cast()) };
+            amax = _mm512_max_epu32(amax, _mm512_and_si512(bits, _mm512_set1_epi32(i32::MAX)));
+        }
+        let (group_scale, factor) = scale_of(_mm512_reduce_max_epu32(amax));
+        *scale = group_scale;
+        if factor == 0.0 {
+            values.fill(0);
+            *sum = [0; 2];
+            continue;
+        }
+        let factor = _mm512_set1_ps(factor);
+        let mut total = _mm512_setzero_si512();
+        for (x, values) in x.as_chunks::<16>().0.iter().zip(values.as_chunks_mut::<16>().0) {
+            // SAFETY: as above, and 16 bytes.
+            unsafe {
+                let q = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x.as_ptr()), factor));
+                total = _mm512_add_epi32(total, q);
+                _mm_storeu_si128(values.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(q));
+            }
+        }
+        *sum = [_mm512_reduce_add_epi32(total), 0];
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn quantize_wide_row_avx2(x: &[f32], group: usize, out: RowOut<'_>) {
+    let groups = x.chunks(group).zip(out.values.chunks_mut(group));
+    for ((x, values), (scale, sum)) in groups.zip(out.scales.iter_mut().zip(out.sums)) {
+        let mut lanes = [0_i32; 8];
+        let mut amax = _mm256_setzero_si256();
+        for x in x.as_chunks::<8>().0 {
+            // SAFETY: these are 8 floats, here and below.
+            let bits = unsafe { _mm256_loadu_si256(x.as_ptr().cast()) };
+            amax = _mm256_max_epu32(amax, _mm256_and_si256(bits, _mm256_set1_epi32(i32::MAX)));
+        }
+        // SAFETY: `lanes` is as large as the register, here and below.
+        unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), amax) };
+        let largest = lanes.into_iter().max().unwrap_or(0);
+        let (group_scale, factor) = scale_of(largest.cast_unsigned());
+        *scale = group_scale;
+        if factor == 0.0 {
+            values.fill(0);
+            *sum = [0; 2];
+            continue;
+        }
+        let factor = _mm256_set1_ps(factor);
+        let mut total = _mm256_setzero_si256();
+        for (x, values) in x.as_chunks::<16>().0.iter().zip(values.as_chunks_mut::<16>().0) {
+            // SAFETY: as above, and 16 bytes.
+            unsafe {
+                let quantized = |at: usize| {
+                    let x = _mm256_loadu_ps(x.as_ptr().add(at));
+                    _mm256_cvtps_epi32(_mm256_mul_ps(x, factor))
+                };
+                let (first, last) = (quantized(0), quantized(8));
+                total = _mm256_add_epi32(total, _mm256_add_epi32(first, last));
+                // Packing works within 128-bit halves; the permutation puts quads back in order.
+                let words =
+                    _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(first, last));
+                let bytes = _mm_packs_epi16(
+                    _mm256_castsi256_si128(words),
+                    _mm256_extracti128_si256::<1>(words),
+                );
+                _mm_storeu_si128(values.as_mut_ptr().cast(), bytes);
+            }
+        }
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), total) };
+        *sum = [lanes.iter().sum(), 0];
+    }
+}

@@ -122,21 +122,11 @@ impl Cpu {
         let width = out.width();
         assert!(x.len().is_multiple_of(width), "invariant: whole rows of x");
         let kernel = self.kernels.rows.plain[act as usize];
-        /// Columns per item of work: a quarter of the first-level cache with both rows.
-        const COLUMNS: usize = 1024;
-        let per_row = width.div_ceil(COLUMNS);
-        let n_rows = x.len() / width;
-        let out = out.writer(self, n_rows);
-        // An exponential and a division weigh like about four plain elements.
-        self.for_each_part(n_rows * per_row, 4 * width.min(COLUMNS), |items| {
-            for item in items {
-                let (row, first) = (item / per_row, item % per_row * COLUMNS);
-                let last = width.min(first + COLUMNS);
-                let x = &x[row * width + first..row * width + last];
-                // SAFETY: each stretch of columns belongs to one tile; the kernels of a `Cpu` are
-                // available on this machine.
-                unsafe { out.columns(row, first..last, |out| kernel(x, out)) };
-            }
+        let out = out.writer(self, x.len() / width);
+        out.fill(self, |row, columns, out| {
+            let x = &x[row * width + columns.start..row * width + columns.end];
+            // SAFETY: the kernels of a `Cpu` are available on this machine.
+            unsafe { kernel(x, out) };
         });
     }
 }

@@ -62,22 +62,11 @@ impl Cpu {
         let ffn = out.width();
         assert!(gate_up.len().is_multiple_of(2 * ffn), "invariant: a gate and an up per output");
         let kernel = self.kernels.rows.gated[act as usize];
-        /// Columns per item of work: a quarter of the first-level cache with its three rows.
-        const COLUMNS: usize = 1024;
-        let per_row = ffn.div_ceil(COLUMNS);
-        let n_rows = gate_up.len() / (2 * ffn);
-        let out = out.writer(self, n_rows);
-        // An exponential and a division weigh like about four plain elements.
-        self.for_each_part(n_rows * per_row, 4 * ffn.min(COLUMNS), |items| {
-            for item in items {
-                let (row, first) = (item / per_row, item % per_row * COLUMNS);
-                let last = ffn.min(first + COLUMNS);
-                let gate_up = &gate_up[row * 2 * ffn..(row + 1) * 2 * ffn];
-                let (gate, up) = (&gate_up[first..last], &gate_up[ffn + first..ffn + last]);
-                // SAFETY: each stretch of columns belongs to one tile; the kernels of a `Cpu` are
-                // available on this machine.
-                unsafe { out.columns(row, first..last, |out| kernel(gate, up, out)) };
-            }
+        let out = out.writer(self, gate_up.len() / (2 * ffn));
+        out.fill(self, |row, columns, out| {
+            let (gate, up) = gate_up[row * 2 * ffn..(row + 1) * 2 * ffn].split_at(ffn);
+            // SAFETY: the kernels of a `Cpu` are available on this machine.
+            unsafe { kernel(&gate[columns.clone()], &up[columns], out) };
         });
     }
 }

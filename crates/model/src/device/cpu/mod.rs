@@ -34,7 +34,7 @@ use pelton_kernels::{
     WeightLayout,
 };
 use pelton_quant::{Compute, QuantError};
-use pelton_tensor::{MappedFile, available_memory_bytes};
+use pelton_tensor::{ActivationGroup, MappedFile, available_memory_bytes};
 
 use super::{Device, MatrixSource, PackedBytes, PackedForm, PackedSize, StoredMatrix};
 use crate::comm::SoleRank;
@@ -93,6 +93,13 @@ impl CpuDevice {
         Ok(Self::new(Cpu::new(n_threads)?))
     }
 
+    /// Activations that share a scale in products with a matrix in a layout, given by its name, where
+    /// at most `group` may; `None` where the layout multiplies activations that are not quantized.
+    pub fn activation_group(layout: &str, group: ActivationGroup) -> Option<ActivationGroup> {
+        let layout = WeightLayout::ALL.iter().find(|known| known.name() == layout)?;
+        layout.needs_quantized_input().then(|| group.min(layout.widest_group()))
+    }
+
     /// A device on the given kernels and threads.
     pub fn new(cpu: Cpu) -> Self {
         Self {
@@ -134,6 +141,7 @@ pub fn load_cpu(
     if let Some(tune) = options.tune {
         tune(&mut cpu, stored_bytes(files, options.max_context)?);
     }
+    cpu.activation_group = options.activation_group;
     load(files, CpuDevice::new(cpu), options)
 }
 

@@ -40,26 +40,14 @@ use std::ops::Range;
 use super::Tile;
 use crate::layout::PANEL;
 use crate::ops::activations::HalfRows;
-use crate::simd::tiles::{Form, INPUTS, ROW_BYTES, ROWS, Tiles};
+use crate::ops::matmul::pairs_of_tiles::{Coming, PANELS, Stored, form};
+use crate::simd::tiles::{INPUTS, ROW_BYTES, ROWS, Tiles};
 
-/// Panels whose weights are put in order together.
-const PANELS: usize = 2;
-/// Bytes of a tile of weights.
-const TILE_BYTES: usize = ROWS * ROW_BYTES;
 /// Bytes ahead of the loads that packed weights are prefetched.
 const PREFETCH: usize = 2048;
 
 /// Blocks of inputs whose weights are put in order together: 16 KiB, a third of the first-level cache.
 const CHUNK: usize = 8;
-
-/// A tile in memory.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Stored([u8; TILE_BYTES]);
-
-impl Stored {
-    const ZERO: Self = Self([0; TILE_BYTES]);
-}
 
 /// Memory of a thread.
 struct Scratch {
@@ -109,7 +97,7 @@ pub(in crate::ops::matmul) unsafe fn tile(tile: &Tile<'_, HalfRows<'_>>) {
                     // SAFETY: the panel is one of the tile's.
                     unsafe { arrange_panel(tile, panel, panel - first, blocks.clone(), weights) };
                 }
-                let mut coming = Coming::after(tile, &panels, &blocks);
+                let mut coming = coming(tile, &panels, &blocks);
                 for row in (0..tile.m).step_by(2 * ROWS) {
                     let n_rows = (tile.m - row).min(2 * ROWS);
                     if n_rows < most_rows {
@@ -133,46 +121,16 @@ pub(in crate::ops::matmul) unsafe fn tile(tile: &Tile<'_, HalfRows<'_>>) {
     });
 }
 
-/// The packed weights of the next chunk, which are prefetched while one is multiplied: the steps of
-/// all its rows share the lines evenly.
-struct Coming {
-    /// The next line of each panel.
-    at: [*const u8; PANELS],
-    lines_per_step: usize,
-    n_left: usize,
-}
-
-impl Coming {
-    /// The chunk after these blocks of these panels.
-    fn after(tile: &Tile<'_, HalfRows<'_>>, panels: &Range<usize>, blocks: &Range<usize>) -> Self {
-        let n_blocks = tile.k.div_ceil(INPUTS);
-        let (first, block) = match blocks.end < n_blocks {
-            true => (panels.start, blocks.end),
-            false => (panels.end, 0),
-        };
-        let n_panels = PANELS.min(tile.n_panels.saturating_sub(first));
-        let n_lines = (n_blocks - block).min(CHUNK) * INPUTS / 2;
-        let n_left = if n_panels == 0 { 0 } else { n_lines };
-        let panel = |i: usize| {
-            let start = (first + i.min(n_panels.saturating_sub(1))) * tile.panel_bytes;
-            tile.w.as_ptr().wrapping_add(start + block * INPUTS * PANEL * 2)
-        };
-        let n_steps = (tile.m.div_ceil(2 * ROWS) * blocks.len()).max(1);
-        Self { at: [panel(0), panel(1)], lines_per_step: n_left.div_ceil(n_steps), n_left }
-    }
-
-    #[inline(always)]
-    fn prefetch(&mut self) {
-        let n = self.lines_per_step.min(self.n_left);
-        self.n_left -= n;
-        for _ in 0..n {
-            for at in &mut self.at {
-                // SAFETY: a prefetch may name any address.
-                unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
-                *at = at.wrapping_add(64);
-            }
-        }
-    }
+/// The packed weights of the chunk after these blocks of these panels.
+fn coming(tile: &Tile<'_, HalfRows<'_>>, panels: &Range<usize>, blocks: &Range<usize>) -> Coming {
+    let n_blocks = tile.k.div_ceil(INPUTS);
+    let (first, block) = match blocks.end < n_blocks {
+        true => (panels.start, blocks.end),
+        false => (panels.end, 0),
+    };
+    let bytes = [block, n_blocks.min(block + CHUNK)].map(|block| block * INPUTS * PANEL * 2);
+    let n_steps = tile.m.div_ceil(2 * ROWS) * blocks.len();
+    Coming::new(tile, first, bytes[0]..bytes[1], n_steps)
 }
 
 /// Part of a product: rows by panels by blocks of inputs.
@@ -181,13 +139,6 @@ struct Part {
     n_rows: usize,
     panels: Range<usize>,
     blocks: Range<usize>,
-}
-
-/// Tiles 0 to 7: sums of the first 16 rows, sums of the others, rows of both, weights.
-fn form(n_rows: usize) -> Form {
-    let (first, others) = (n_rows.min(ROWS), n_rows.saturating_sub(ROWS));
-    let rows = [first, first, others, others, first, others, ROWS, ROWS];
-    Form::new(rows.map(|n_rows| (n_rows, ROW_BYTES)))
 }
 
 /// Up to 32 rows, more than 16 where `IS_TALL`, by one or two panels.

@@ -12,10 +12,14 @@
 //! y = acc, times the scale of the output where ROW_SCALE, or by it where ROW_DIVIDES
 //! ```
 //!
+//! Where a scale of the activations belongs to more than 32 inputs and one of the weights does, too
+//! (`SCALE_LEN`), `isum` goes on through all groups of 32 that share both.
+//!
 //! The loop is written once, over a layout ([`IntLayout`]), an instruction set ([`Bytes`]) and a
 //! way to multiply ([`Dot`]); `shells.rs` compiles it for the target features of each table entry.
 //!
-//! No partial sum leaves 32 bits: `32 * 255 * 127 < 2^21`, and every isum is exact in f32.
+//! No partial sum leaves 32 bits: `32 * 255 * 127 < 2^21`, and every isum of up to 128 inputs is
+//! exact in f32 (of a whole row: in 32 bits up to [`MOST_INPUTS`], then rounded once).
 //!
 //! Per group, panel and row: 8 dot products and 3 float operations (conversion, product of the
 //! scales, fused multiply-add), so 80 % of the multiplier is the limit of the 32-wide layouts
@@ -36,8 +40,7 @@
 //! alone.
 //!
 //! Considered and not taken: broadcasting `x + 128` as the unsigned side (needs the sums of the
-//! weights in the file); activation scales per row instead of per 32 (saves the product
-//! of the scales, and with it much of the accuracy of activations with outliers).
+//! weights in the file).
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -48,6 +51,8 @@ mod reference;
 mod shells;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
+#[cfg(target_arch = "x86_64")]
+mod wide_tiles;
 
 pub(super) use reference::kernel as scalar;
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -121,6 +126,9 @@ pub(crate) trait Dot<S: Bytes>: Copy {
     }
 }
 
+/// Inputs whose products have a sum within 32 bits.
+pub(crate) const MOST_INPUTS: usize = (1 << 31) / (128 * 127) - 1;
+
 /// Pairs of quads whose products fit into 16 bits: each adds four products of a weight of at most
 /// `most` with an activation of at most 127.
 fn pairs_in_16_bits(most: i32) -> usize {
@@ -145,7 +153,7 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
     row: usize,
     panel: usize,
 ) {
-    let n_groups = tile.k / GROUP;
+    let n_groups = tile.x.n_groups;
     let groups_per_block = L::LEN / GROUP;
     let group_bytes = L::BLOCK_BYTES / groups_per_block;
     let is_signed = matches!(L::RANGE, Range::Signed);
@@ -158,6 +166,11 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
         Range::Signed => 0,
         Range::Unsigned { most, .. } => D::pairs_of_a_part(most).min(if L::SPLIT { 2 } else { 4 }),
     };
+    // Groups of 32 that share a scale of the activations; their sum goes on through all of them.
+    let is_wide = L::SCALE_LEN > GROUP;
+    let per_scale = if is_wide { tile.x.group / GROUP } else { 1 };
+    let (mut behind, mut scale_idx) = (0, 0);
+    let mut isum = [d.splat(s, 0); MR];
     let mut acc = [s.splat(0.0); MR];
     // SAFETY: the caller vouches for the rows and the panel; blocks lie within their panel.
     unsafe {
@@ -171,18 +184,21 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
             let head = L::head(s, block);
             for in_block in 0..groups_per_block {
                 let group = block_idx * groups_per_block + in_block;
+                let begins = !is_wide || behind == 0;
+                let ends = !is_wide || behind + 1 == per_scale || group + 1 == tile.k / GROUP;
+                let at_scale = if is_wide { scale_idx } else { group };
                 for line in 0..group_bytes.div_ceil(64) {
                     block.prefetch(in_block * group_bytes + line * 64 + PREFETCH);
                 }
-                let mut isum = [d.splat(s, 0); MR];
                 let mut part = [d.no_part(s); MR];
                 macro_rules! pair {
                     ($pair:literal) => {
                         let in_scale = if L::SPLIT { $pair % 2 } else { $pair };
                         // A sum that begins with its first part takes no register until then.
-                        if in_scale + 1 == part_pairs.max(1) {
+                        if begins && in_scale + 1 == part_pairs.max(1) {
                             for (mr, isum) in isum.iter_mut().enumerate() {
-                                let sum = sum_of::<L>(*sums.add(mr * n_groups + group), $pair / 2);
+                                let sums = *sums.add(mr * n_groups + at_scale);
+                                let sum = sum_of::<L>(sums, $pair / 2);
                                 *isum = d.splat(s, -zero * sum);
                             }
                         }
@@ -216,7 +232,7 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
                                 *part = d.no_part(s);
                             }
                         }
-                        if $pair == 3 || (L::SPLIT && $pair == 1) {
+                        if ends && ($pair == 3 || (L::SPLIT && $pair == 1)) {
                             let sw = L::scale(s, &head, block, in_block, $pair / 2);
                             let bias = if L::BIAS {
                                 L::bias(s, &head, block, in_block, $pair / 2)
@@ -224,11 +240,11 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
                                 s.splat(0.0)
                             };
                             for (mr, (acc, isum)) in acc.iter_mut().zip(&isum).enumerate() {
-                                let sx = *scales.add(mr * n_groups + group);
+                                let sx = *scales.add(mr * n_groups + at_scale);
                                 let scale = s.mul(s.splat(sx), sw);
                                 *acc = s.fma(d.to_float(s, *isum), scale, *acc);
                                 if L::BIAS {
-                                    let sums = *sums.add(mr * n_groups + group);
+                                    let sums = *sums.add(mr * n_groups + at_scale);
                                     let sum = sx * sum_of::<L>(sums, $pair / 2) as f32;
                                     *acc = s.fma(s.splat(sum), bias, *acc);
                                 }
@@ -241,6 +257,10 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
                 pair!(1);
                 pair!(2);
                 pair!(3);
+                if is_wide {
+                    (behind, scale_idx) =
+                        if ends { (0, scale_idx + 1) } else { (behind + 1, scale_idx) };
+                }
             }
         }
         for (mr, acc) in acc.into_iter().enumerate() {

@@ -66,33 +66,46 @@ fn multiply(spec: &Spec, tile: &Tile<'_, IntRows<'_>>) {
 /// One output of `m` rows, before the scale of the output.
 fn outputs(spec: &Spec, blocks: &[u8], lane: usize, x: IntRows<'_>, m: usize) -> [f32; ROWS] {
     let mut acc = [0.0; ROWS];
-    for group_idx in 0..x.n_groups {
-        let block = &blocks[group_idx / spec.groups_per_block * spec.block_bytes..];
-        let group =
-            (spec.read)(&block[..spec.block_bytes], lane, group_idx % spec.groups_per_block);
+    let n_groups = blocks.len() / spec.block_bytes * spec.groups_per_block;
+    for (scale_idx, first) in (0..n_groups).step_by(x.group / GROUP).enumerate() {
+        let groups = first..n_groups.min(first + x.group / GROUP);
+        let read = |group: usize| {
+            let block = &blocks[group / spec.groups_per_block * spec.block_bytes..];
+            (spec.read)(&block[..spec.block_bytes], lane, group % spec.groups_per_block)
+        };
+        let mut dots = [[0; 2]; ROWS];
+        for idx in groups.clone() {
+            let group = read(idx);
+            for (row, [first, last]) in dots[..m].iter_mut().enumerate() {
+                let values = &x.values[row * x.stride + idx * GROUP..][..GROUP];
+                *first += dot(&values[..HALF], &group.q[..HALF]);
+                *last += dot(&values[HALF..], &group.q[HALF..]);
+            }
+        }
+        let group = read(first);
         for (row, acc) in acc[..m].iter_mut().enumerate() {
-            let values = &x.values[row * x.stride + group_idx * GROUP..][..GROUP];
-            let at = row * x.n_groups + group_idx;
-            *acc = add_group(spec, *acc, &group, values, x.scales[at], x.sums[at]);
+            let at = row * x.n_groups + scale_idx;
+            *acc = add_group(spec, *acc, &group, dots[row], x.scales[at], x.sums[at]);
         }
     }
     acc
 }
 
-/// The sum `acc` of an output and what a group of 32 inputs adds to it.
-fn add_group(spec: &Spec, acc: f32, group: &Group, values: &[i8], sx: f32, sums: [i32; 2]) -> f32 {
-    let dot = |range: std::ops::Range<usize>| -> i32 {
-        let pairs = values[range.clone()].iter().zip(&group.q[range]);
-        pairs.map(|(x, q)| i32::from(*x) * i32::from(*q)).sum()
-    };
+fn dot(x: &[i8], q: &[i8]) -> i32 {
+    x.iter().zip(q).map(|(x, q)| i32::from(*x) * i32::from(*q)).sum()
+}
+
+/// The sum `acc` of an output and what the inputs of a group add to it, whose halves have the given
+/// integer sums.
+fn add_group(spec: &Spec, acc: f32, group: &Group, dots: [i32; 2], sx: f32, sums: [i32; 2]) -> f32 {
     let step = |acc: f32, half: usize, dot: i32, sum: i32| {
         let acc = (dot as f32).mul_add(sx * group.scale[half], acc);
         if spec.has_bias { (sx * sum as f32).mul_add(group.bias[half], acc) } else { acc }
     };
     if spec.has_halves {
-        let acc = step(acc, 0, dot(0..HALF), sums[0]);
-        step(acc, 1, dot(HALF..GROUP), sums[1])
+        let acc = step(acc, 0, dots[0], sums[0]);
+        step(acc, 1, dots[1], sums[1])
     } else {
-        step(acc, 0, dot(0..GROUP), sums[0] + sums[1])
+        step(acc, 0, dots[0] + dots[1], sums[0] + sums[1])
     }
 }

@@ -33,7 +33,7 @@
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 
-use super::{Kernel, Tile, avx512vnni};
+use super::{Kernel, Tile, avx512vnni, wide_tiles};
 use crate::layout::int::{Block, Bytes, IntLayout, Range};
 use crate::layout::{GROUP, PANEL};
 use crate::ops::quantize::IntRows;
@@ -98,6 +98,10 @@ pub(in crate::ops::matmul) fn kernel<L: IntLayout>() -> Kernel {
 /// This CPU has the features below, and tiles are supported.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn tile<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
+    if L::SCALE_LEN > GROUP && tile.x.group > GROUP {
+        // SAFETY: the caller vouches for the CPU.
+        return unsafe { wide_tiles::tile::<L>(tile) };
+    }
     let n_groups = tile.k / GROUP;
     SCRATCH.with_borrow_mut(|scratch| {
         grow(&mut scratch.weights, n_groups, Weights([0; GROUP * PANEL]));

@@ -1,0 +1,72 @@
+//! What products of 32 rows by two panels on tile registers share: two tiles of rows, two of weights
+//! and four of sums.
+
+use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+use std::ops::Range;
+
+use super::Tile;
+use crate::simd::tiles::{Form, ROW_BYTES, ROWS};
+
+/// Panels that are multiplied together.
+pub(super) const PANELS: usize = 2;
+/// Bytes of a tile.
+pub(super) const TILE_BYTES: usize = ROWS * ROW_BYTES;
+
+/// A tile in memory.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Stored(pub(super) [u8; TILE_BYTES]);
+
+impl Stored {
+    pub(super) const ZERO: Self = Self([0; TILE_BYTES]);
+}
+
+/// Tiles 0 to 7 for up to 32 rows: sums of the first 16 rows, sums of the others, rows of both,
+/// weights.
+pub(super) fn form(n_rows: usize) -> Form {
+    let (first, others) = (n_rows.min(ROWS), n_rows.saturating_sub(ROWS));
+    let rows = [first, first, others, others, first, others, ROWS, ROWS];
+    Form::new(rows.map(|n_rows| (n_rows, ROW_BYTES)))
+}
+
+/// The packed weights that are multiplied next, which are prefetched meanwhile: the steps until then
+/// share the lines evenly.
+pub(super) struct Coming {
+    /// The next line of each panel.
+    at: [*const u8; PANELS],
+    lines_per_step: usize,
+    n_left: usize,
+}
+
+impl Coming {
+    /// These bytes of two panels, from panel `first` on, or of as many as the tile has.
+    pub(super) fn new<X>(
+        tile: &Tile<'_, X>,
+        first: usize,
+        bytes: Range<usize>,
+        n_steps: usize,
+    ) -> Self {
+        let n_panels = PANELS.min(tile.n_panels.saturating_sub(first));
+        let n_left = if n_panels == 0 { 0 } else { bytes.len().div_ceil(64) };
+        let panel = |i: usize| {
+            let panel = first + i.min(n_panels.saturating_sub(1));
+            tile.w.as_ptr().wrapping_add(panel * tile.panel_bytes + bytes.start)
+        };
+        let lines_per_step = n_left.div_ceil(n_steps.max(1));
+        Self { at: [panel(0), panel(1)], lines_per_step, n_left }
+    }
+
+    /// The lines of one step.
+    #[inline(always)]
+    pub(super) fn prefetch(&mut self) {
+        let n = self.lines_per_step.min(self.n_left);
+        self.n_left -= n;
+        for _ in 0..n {
+            for at in &mut self.at {
+                // SAFETY: a prefetch may name any address.
+                unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
+                *at = at.wrapping_add(64);
+            }
+        }
+    }
+}
