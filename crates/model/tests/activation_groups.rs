@@ -1,24 +1,15 @@
 //! Activations that share scales in groups of several sizes, on every quantized fixture.
 
-use std::path::{Path, PathBuf};
-
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{ActivationGroup, CpuDevice, LoadOptions, inspect, load, load_cpu};
 
-use crate::common::{Golden, bits, cut, open, run_chunks, run_whole, scattered};
+use crate::common::{Golden, bits, cut, open, quantized_folders, run_chunks, run_whole, scattered};
 
 /// Bounds on the root of the mean square error over all logits, relative to that of the logits.
 const BOUNDS: [f32; 4] = [0.06, 0.06, 0.06, 0.08];
 
 fn fixtures() -> Vec<Golden> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints");
-    let entries = std::fs::read_dir(root).expect("fixtures");
-    let mut folders: Vec<PathBuf> = entries
-        .map(|entry| entry.expect("entry").path())
-        .filter(|path| path.join("config.json").exists())
-        .collect();
-    folders.sort();
-    folders.iter().map(|folder| open(folder)).collect()
+    quantized_folders().iter().map(|folder| open(folder)).collect()
 }
 
 /// The largest groups that a product of the model takes.

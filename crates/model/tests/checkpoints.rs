@@ -3,9 +3,9 @@
 //! `checkpoints/make.py` describes how the fixtures are made.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::common::{Golden, argmax, bits, run_chunks, run_whole, shape_of};
+use crate::common::{Golden, argmax, bits, quantized_folders, run_chunks, run_whole, shape_of};
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{
     Compute, KvDtype, LoadOptions, ModelFiles, PackedCache, export_gguf, inspect, load_cpu,
@@ -28,13 +28,7 @@ struct Case {
 }
 
 fn cases() -> Vec<Case> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints");
-    let entries = std::fs::read_dir(root).expect("fixtures");
-    let mut folders: Vec<PathBuf> = entries
-        .map(|entry| entry.expect("entry").path())
-        .filter(|path| path.join("config.json").exists())
-        .collect();
-    folders.sort();
+    let folders = quantized_folders();
     assert!(folders.len() >= 25, "{} fixtures", folders.len());
     folders.iter().map(|folder| case(folder)).collect()
 }

@@ -52,6 +52,18 @@ pub(crate) fn golden(name: &str) -> Golden {
     Golden::new(decoder_named(name))
 }
 
+/// The folders of the quantized fixtures, by name.
+pub(crate) fn quantized_folders() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints");
+    let entries = std::fs::read_dir(root).expect("fixtures");
+    let mut folders: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("entry").path())
+        .filter(|path| path.join("config.json").exists())
+        .collect();
+    folders.sort();
+    folders
+}
+
 /// The fixture of this folder.
 pub(crate) fn open(path: &Path) -> Golden {
     Golden::new(decoder_at(path))
