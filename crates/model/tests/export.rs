@@ -144,6 +144,38 @@ fn what_files_of_a_family_cannot_say_is_refused_and_nothing_is_written() {
     }
 }
 
+/// The fixtures of these families have a scale that files cannot say; published models have the usual one.
+#[test]
+fn gemma_models_with_the_usual_scale_of_scores_have_the_tensors_and_keys_of_their_family() {
+    for name in ["gemma2", "gemma3"] {
+        let golden = golden(name);
+        let config = golden.folder().join("config.json");
+        let text = std::fs::read_to_string(&config).expect("a config");
+        let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        json["query_pre_attn_scalar"] = json["head_dim"].clone();
+        std::fs::write(&config, json.to_string()).expect("written");
+        let other = ModelFiles::open(&golden.gguf().expect("a file")).expect("sound");
+        let temp = tempfile::tempdir().expect("temp");
+        let out = temp.path().join("own.gguf");
+        let own = exported(&golden.files(), &ExportOptions::default(), &out);
+        assert!(logits(&golden, &own) == logits(&golden, &golden.files()), "{name}");
+        let (own, other) = (own.gguf().expect("GGUF"), other.gguf().expect("GGUF"));
+        assert_eq!(own.names(), other.names(), "{name}");
+        // The other file has the unusual scale in these.
+        let is_scaled = |tensor: &str| tensor.contains("attn_q.");
+        for tensor in own.names().into_iter().filter(|tensor| !is_scaled(tensor)) {
+            let (a, b) = (own.get(tensor).expect("listed"), other.get(tensor).expect("listed"));
+            assert!((a.dtype, a.shape, a.data) == (b.dtype, b.shape, b.data), "{name}: {tensor}");
+        }
+        for (key, value) in other.metadata() {
+            // Which layers have a window: every how many one has none, there.
+            if !key.starts_with("general.") && !key.ends_with("sliding_window_pattern") {
+                assert_eq!(own.metadata().get(key), Some(value), "{name}: {key}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_table_with_two_factors_is_two_tables_in_a_file() {
     let golden = golden("falcon-h1-norm");

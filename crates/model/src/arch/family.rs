@@ -37,6 +37,8 @@ pub struct Arch {
     pub(crate) written_as: Option<&'static str>,
     /// The same of models with experts, where that is another name.
     pub(crate) written_with_experts: Option<&'static str>,
+    /// Whether the family alone says by what embeddings are scaled, so that files do not.
+    pub(crate) implies_embedding_scale: bool,
     /// Builds the spec.
     ///
     /// # Errors
@@ -90,7 +92,12 @@ impl Arch {
 
     /// Whether files say every how many layers one attends, and not which.
     pub(crate) fn has_interval(&self) -> bool {
-        self.defaults.iter().any(|(name, _)| *name == INTERVAL)
+        self.has_default(INTERVAL)
+    }
+
+    /// Whether configs of the family have this field, said or not.
+    pub(crate) fn has_default(&self, field: &str) -> bool {
+        self.defaults.iter().any(|(name, _)| *name == field)
     }
 
     /// The entry of a family without quirks; the other entries are variants of it.
@@ -109,6 +116,7 @@ impl Arch {
         classifier: Some(ClassHead::SCORE),
         written_as: None,
         written_with_experts: None,
+        implies_embedding_scale: false,
         spec: llama::spec,
     };
 }

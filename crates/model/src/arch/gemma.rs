@@ -11,6 +11,8 @@ pub(super) const ARCH: Arch = Arch {
     gguf_names: &["gemma"],
     defaults: DEFAULTS,
     hf: Stored { norm_offset: 1.0, ..Stored::HF },
+    written_as: Some("gemma"),
+    implies_embedding_scale: true,
     spec,
     ..Arch::PLAIN
 };

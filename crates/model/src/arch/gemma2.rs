@@ -17,6 +17,8 @@ pub(super) const ARCH: Arch = Arch {
         ("sliding_window", Preset::Number(4096.0)),
     ],
     hf: HF,
+    written_as: Some("gemma2"),
+    implies_embedding_scale: true,
     spec,
     ..Arch::PLAIN
 };

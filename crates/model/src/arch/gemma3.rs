@@ -18,6 +18,8 @@ pub(super) const ARCH: Arch = Arch {
         ("rope_local_base_freq", Preset::Number(1e4)),
     ],
     hf: gemma2::HF,
+    written_as: Some("gemma3"),
+    implies_embedding_scale: true,
     spec,
     ..Arch::PLAIN
 };

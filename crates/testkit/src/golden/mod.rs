@@ -34,6 +34,9 @@ pub const NOT_IN_GGUF: &[(&str, &str)] = &[
     ("deepseek-v3-yarn", "rotary embeddings"),
     // Norms before it gates, and bounds its time steps.
     ("falcon-h1-bias", "a recurrence beside attention in layer 0"),
+    // Divide scores by another number than the width of a head, which readers assume in small models.
+    ("gemma2", "attention in layer 0"),
+    ("gemma3", "attention in layer 0"),
     // Lacks the norms of queries and keys that readers expect with 128 experts.
     ("llama4", "attention in layer 0"),
 ];

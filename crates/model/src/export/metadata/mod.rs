@@ -12,7 +12,7 @@ pub(super) use rope::divisor_tensors;
 use pelton_quant::WeightFormat;
 use pelton_tensor::{GgufArray, GgufValue};
 
-use crate::arch::{ArchSpec, LayerSpec, Mixer, Mlp, NormKind};
+use crate::arch::{Arch, ArchSpec, LayerSpec, Mixer, Mlp, NormKind};
 use crate::config::HfConfig;
 use crate::files::ModelFiles;
 use crate::files::gguf::decimal;
@@ -132,7 +132,8 @@ pub(super) fn keys(files: &ModelFiles, spec: &ArchSpec, format: &dyn WeightForma
     keys.float(eps, spec.norm_eps);
     experts::write(spec, is_kv_up_split, &mut keys);
     hybrid::write(files, spec, &mut keys);
-    multipliers(spec, &mut keys);
+    multipliers(spec, arch.implies_embedding_scale, &mut keys);
+    caps(arch, spec, &mut keys);
     rope::write(spec, &mut keys);
     keys
 }
@@ -163,12 +164,28 @@ fn feed_forward(config: &HfConfig, spec: &ArchSpec, keys: &mut Keys) {
 }
 
 /// Factors of embeddings, of what layers add and of logits, where a model has any.
-fn multipliers(spec: &ArchSpec, keys: &mut Keys) {
+fn multipliers(spec: &ArchSpec, implies_embedding_scale: bool, keys: &mut Keys) {
     let residual = spec.layers[0].wiring.scale;
-    if [spec.embedding_scale, residual, spec.logit_scale] != [1.0; 3] {
-        keys.float("embedding_scale", spec.embedding_scale);
+    let embedding = if implies_embedding_scale { 1.0 } else { spec.embedding_scale };
+    if [embedding, residual, spec.logit_scale] != [1.0; 3] {
+        keys.float("embedding_scale", embedding);
         keys.float("residual_scale", residual);
         keys.float("logit_scale", divisor(1.0, spec.logit_scale));
+    }
+}
+
+/// Caps of scores and of logits, of the families whose readers look for them.
+fn caps(arch: &Arch, spec: &ArchSpec, keys: &mut Keys) {
+    let scores = spec.layers.iter().find_map(|layer| match &layer.mixer {
+        Mixer::Gqa(gqa) => gqa.softcap,
+        _ => None,
+    });
+    for (key, cap) in
+        [("attn_logit_softcapping", scores), ("final_logit_softcapping", spec.logit_softcap)]
+    {
+        if let Some(cap) = cap.filter(|_| arch.has_default(key)) {
+            keys.float(key, cap);
+        }
     }
 }
 

@@ -7,6 +7,10 @@ use crate::rope::{RopeScaling, RopeSpec};
 pub(super) fn write(spec: &ArchSpec, keys: &mut Keys) {
     let Some(rope) = spec.ropes.first() else { return };
     keys.number("rope.freq_base", rope.theta);
+    // Layers with a window may rotate by a base of their own.
+    if let Some(local) = spec.ropes.get(1) {
+        keys.number("rope.freq_base_swa", local.theta);
+    }
     let scaling = |keys: &mut Keys, kind: &str, factor: f64| {
         keys.text("rope.scaling.type", kind);
         keys.number("rope.scaling.factor", factor);
