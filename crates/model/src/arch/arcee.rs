@@ -11,6 +11,7 @@ pub(super) const ARCH: Arch = Arch {
     defaults: &[("hidden_act", Preset::Text("relu2")), ("rms_norm_eps", Preset::Number(1e-5))],
     gguf: Stored { is_in_pairs: true, ..Stored::GGUF },
     spec,
+    written_as: Some("arcee"),
     ..Arch::PLAIN
 };
 

@@ -26,6 +26,7 @@ pub(super) const ARCH: Arch = Arch {
     hf: HF,
     gguf: Stored { qkv: Fused::Stacked, ..Stored::GGUF },
     spec,
+    written_as: Some("bloom"),
     ..Arch::PLAIN
 };
 

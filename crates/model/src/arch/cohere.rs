@@ -14,6 +14,7 @@ pub(super) const ARCH: Arch = Arch {
     hf: Stored { is_in_pairs: true, ..Stored::HF },
     gguf: Stored { is_in_pairs: true, ..Stored::GGUF },
     spec,
+    written_as: Some("command-r"),
     ..Arch::PLAIN
 };
 

@@ -20,6 +20,7 @@ pub(super) const ARCH: Arch = Arch {
     hf: Stored { is_in_pairs: true, ..Stored::HF },
     gguf: Stored { is_in_pairs: true, ..Stored::GGUF },
     spec,
+    written_as: Some("cohere2"),
     ..Arch::PLAIN
 };
 

@@ -13,6 +13,7 @@ pub(super) const ARCH: Arch = Arch {
     defaults: &[("rms_norm_eps", Preset::Number(1e-5))],
     hf: olmo2::HF,
     spec,
+    written_as: Some("exaone4"),
     ..Arch::PLAIN
 };
 

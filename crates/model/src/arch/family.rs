@@ -50,6 +50,9 @@ pub struct Arch {
 /// The field that says every how many layers one attends, which files call the same.
 pub(crate) const INTERVAL: &str = "full_attention_interval";
 
+/// The field that says whether perceptrons see what attention added, which files call the same.
+pub(crate) const PARALLEL: &str = "use_parallel_residual";
+
 /// A field that spells the kinds of layers in one word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerPattern {

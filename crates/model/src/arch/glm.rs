@@ -14,6 +14,7 @@ pub(super) const ARCH: Arch = Arch {
     hf: Stored { is_gate_up_fused: true, is_in_pairs: true, ..Stored::HF },
     gguf: Stored { qkv: Fused::Stacked, is_gate_up_fused: true, is_in_pairs: true, ..Stored::GGUF },
     spec,
+    written_as: Some("chatglm"),
     ..Arch::PLAIN
 };
 

@@ -13,6 +13,7 @@ pub(super) const ARCH: Arch = Arch {
     hf: Stored { is_gate_up_fused: true, is_in_pairs: true, ..Stored::HF },
     gguf: Stored { is_gate_up_fused: true, is_in_pairs: true, ..Stored::GGUF },
     spec,
+    written_as: Some("glm4"),
     ..Arch::PLAIN
 };
 

@@ -1,7 +1,7 @@
 //! GPT-NeoX and Pythia (Black et al., 2022): layer norms, mixers beside each other with a norm for
 //! each, a quarter of each head rotated, no gate.
 
-use super::{Arch, ArchSpec, Fused, NormKind, Part, Preset, Residual, Stored, llama};
+use super::{Arch, ArchSpec, Fused, NormKind, PARALLEL, Part, Preset, Residual, Stored, llama};
 use crate::config::HfConfig;
 use crate::fields::ConfigError;
 
@@ -20,11 +20,13 @@ pub(super) const ARCH: Arch = Arch {
         ("rms_norm_eps", Preset::Number(1e-5)),
         ("partial_rotary_factor", Preset::Number(0.25)),
         ("attention_bias", Preset::Flag(true)),
+        (PARALLEL, Preset::Flag(true)),
     ],
     partial_rotary: true,
     hf: HF,
     gguf: Stored { qkv: Fused::Stacked, ..Stored::GGUF },
     spec,
+    written_as: Some("gptneox"),
     ..Arch::PLAIN
 };
 
@@ -48,7 +50,7 @@ fn spec(cfg: &HfConfig) -> Result<ArchSpec, ConfigError> {
     let mut spec = llama::spec(cfg)?;
     spec.norm = NormKind::Layer { weight: true, bias: true };
     spec.set_plain_mlp(cfg, true);
-    let is_parallel = cfg.flag("use_parallel_residual", true)?;
+    let is_parallel = cfg.flag(PARALLEL, true)?;
     for layer in &mut spec.layers {
         if is_parallel {
             layer.wiring.residual = Residual::ParallelTwoNorms;

@@ -20,6 +20,7 @@ pub(super) const ARCH: Arch = Arch {
     hf: HF,
     gguf: Stored { is_in_pairs: true, ..Stored::GGUF },
     spec,
+    written_as: Some("gptj"),
     ..Arch::PLAIN
 };
 

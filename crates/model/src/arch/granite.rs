@@ -10,6 +10,7 @@ pub(super) const ARCH: Arch = Arch {
     gguf_names: &["granite"],
     gguf: Stored { is_in_pairs: true, ..Stored::GGUF },
     spec,
+    written_as: Some("granite"),
     ..Arch::PLAIN
 };
 

@@ -11,6 +11,7 @@ pub(super) const ARCH: Arch = Arch {
     hf: HF,
     gguf: Stored { is_in_pairs: true, ..Stored::GGUF },
     spec,
+    written_as: Some("internlm2"),
     ..Arch::PLAIN
 };
 

@@ -12,6 +12,7 @@ pub(super) const ARCH: Arch = Arch {
     defaults: &[("tie_word_embeddings", Preset::Flag(true))],
     gguf: Stored { is_in_pairs: true, ..Stored::GGUF },
     spec,
+    written_as: Some("minicpm"),
     ..Arch::PLAIN
 };
 

@@ -100,7 +100,7 @@ pub use crate::layer::{
 pub(crate) use class_head::{ClassHead, HeadAct, HeadRow, HeadStep};
 pub use encoders::ENCODERS;
 pub use family::Arch;
-pub(crate) use family::{INTERVAL, LayerPattern, Preset};
+pub(crate) use family::{INTERVAL, LayerPattern, PARALLEL, Preset};
 pub use layer::{LayerSpec, Residual, Wiring};
 pub(crate) use memory::MemoryPlace;
 pub use multipliers::Multipliers;

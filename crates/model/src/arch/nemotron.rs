@@ -18,6 +18,7 @@ pub(super) const ARCH: Arch = Arch {
     partial_rotary: true,
     hf: Stored { norm_offset: 1.0, ..Stored::HF },
     spec,
+    written_as: Some("nemotron"),
     ..Arch::PLAIN
 };
 

@@ -11,6 +11,7 @@ pub(super) const ARCH: Arch = Arch {
     gguf_names: &["olmo"],
     gguf: Stored { is_in_pairs: true, ..Stored::GGUF },
     spec,
+    written_as: Some("olmo"),
     ..Arch::PLAIN
 };
 

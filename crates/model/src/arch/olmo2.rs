@@ -11,6 +11,7 @@ pub(super) const ARCH: Arch = Arch {
     defaults: &[("rms_norm_eps", Preset::Number(1e-5))],
     hf: HF,
     spec,
+    written_as: Some("olmo2"),
     ..Arch::PLAIN
 };
 

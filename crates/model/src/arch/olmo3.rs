@@ -16,6 +16,7 @@ pub(super) const ARCH: Arch = Arch {
     ],
     hf: olmo2::HF,
     spec,
+    written_as: Some("olmo2"),
     ..Arch::PLAIN
 };
 

@@ -13,6 +13,7 @@ pub(super) const ARCH: Arch = Arch {
     hf: Stored { qkv: Fused::Stacked, is_gate_up_fused: true, ..Stored::HF },
     gguf: Stored { qkv: Fused::Stacked, is_gate_up_fused: true, ..Stored::GGUF },
     spec,
+    written_as: Some("phi3"),
     ..Arch::PLAIN
 };
 

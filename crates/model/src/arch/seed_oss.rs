@@ -11,6 +11,7 @@ pub(super) const ARCH: Arch = Arch {
     defaults: &[("attention_bias", Preset::Flag(true)), ("head_dim", Preset::Number(128.0))],
     gguf: Stored { names: &[(Part::MlpNorm, "post_attention_norm")], ..Stored::GGUF },
     spec,
+    written_as: Some("seed_oss"),
     ..Arch::PLAIN
 };
 

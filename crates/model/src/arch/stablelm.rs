@@ -17,6 +17,7 @@ pub(super) const ARCH: Arch = Arch {
     partial_rotary: true,
     hf: HF,
     spec,
+    written_as: Some("stablelm"),
     ..Arch::PLAIN
 };
 

@@ -16,6 +16,7 @@ pub(super) const ARCH: Arch = Arch {
     ],
     hf: HF,
     spec,
+    written_as: Some("starcoder2"),
     ..Arch::PLAIN
 };
 

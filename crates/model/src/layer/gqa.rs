@@ -374,6 +374,9 @@ impl Stages for Gqa {
             let both = projections.next().into_iter().chain([gate]).collect();
             list.stacked(Name::Q, layer, both, Some(by_head))?;
         }
+        if list.naming.stored.qkv == Fused::Stacked && !self.is_gated && pairs.is_none() {
+            list.stacked(Name::Qkv, layer, projections.by_ref().collect(), None)?;
+        }
         let names =
             if self.is_gated { &[Name::K, Name::V][..] } else { &[Name::Q, Name::K, Name::V] };
         for (&name, projection) in names.iter().zip(projections) {
@@ -385,8 +388,19 @@ impl Stages for Gqa {
             let name = list.naming.weight(Name::Sinks, layer);
             list.vector(name, Source::plain(weights, rows));
         }
-        list.norm(Name::QNorm, layer, plan.q_norm, pairs);
-        list.norm(Name::KNorm, layer, plan.k_norm, pairs);
+        for (name, norm, n_heads) in
+            [(Name::QNorm, plan.q_norm, self.n_heads), (Name::KNorm, plan.k_norm, self.n_kv_heads)]
+        {
+            match (norm, self.qk_norm) {
+                // Each head has weights of its own.
+                (Some(NormPlan { weights, rows, .. }), Some(QkNorm::HeadLayer)) => {
+                    let source = Source::plain(weights, rows).ordered(pairs);
+                    let name = list.naming.weight(name, layer);
+                    list.shaped(name, vec![n_heads, self.head_dim], source);
+                }
+                (norm, _) => list.norm(name, layer, norm, pairs),
+            }
+        }
         Ok(())
     }
 }

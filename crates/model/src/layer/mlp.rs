@@ -182,9 +182,14 @@ impl Stages for GatedMlp {
         layer: usize,
         list: &mut Listing<'a, '_>,
     ) -> Result<(), ModelError> {
-        let [gate, up] = gate_and_up(plan.up);
-        list.projection(Name::Gate, layer, gate, None)?;
-        list.projection(Name::Up, layer, up, None)?;
+        let both = gate_and_up(plan.up);
+        if list.naming.stored.is_gate_up_fused {
+            list.stacked(Name::GateUp, layer, both.into(), None)?;
+        } else {
+            let [gate, up] = both;
+            list.projection(Name::Gate, layer, gate, None)?;
+            list.projection(Name::Up, layer, up, None)?;
+        }
         list.only(Name::Down, layer, plan.down)
     }
 

@@ -40,7 +40,7 @@ pub(super) fn write(spec: &ArchSpec, arch: &Arch, keys: &mut Keys) {
     let n_kv_heads = match layers.find_map(|attention| attention) {
         Some(Attention::Grouped(gqa)) => {
             keys.count("attention.head_count", gqa.n_heads);
-            grouped(spec, gqa, keys);
+            grouped(spec, arch, gqa, keys);
             gqa.n_kv_heads
         }
         Some(Attention::Latent(mla)) => {
@@ -61,7 +61,7 @@ pub(super) fn write(spec: &ArchSpec, arch: &Arch, keys: &mut Keys) {
     }
 }
 
-fn grouped(spec: &ArchSpec, gqa: &Gqa, keys: &mut Keys) {
+fn grouped(spec: &ArchSpec, arch: &Arch, gqa: &Gqa, keys: &mut Keys) {
     keys.count("attention.key_length", gqa.head_dim);
     keys.count("attention.value_length", gqa.head_dim);
     keys.count("rope.dimension_count", spec.ropes.first().map_or(gqa.head_dim, |r| r.rotary_dim));
@@ -77,10 +77,19 @@ fn grouped(spec: &ArchSpec, gqa: &Gqa, keys: &mut Keys) {
     let has_window = |gqa: &Gqa| gqa.window.or(gqa.segment).is_some();
     if let Some(window) = all().find_map(|gqa| gqa.window.or(gqa.segment)) {
         keys.count("attention.sliding_window", window);
-        if !all().all(has_window) {
-            let pattern = GgufArray::Bool(all().map(has_window).collect());
-            keys.own("attention.sliding_window_pattern", GgufValue::Array(pattern));
+        let windows: Vec<bool> = all().map(has_window).collect();
+        let period = 1 + windows.iter().take_while(|has_window| **has_window).count();
+        let is_regular = (windows.iter().enumerate())
+            .all(|(layer, has_window)| *has_window == ((layer + 1) % period != 0));
+        if is_regular && arch.has_default("sliding_window_pattern") {
+            keys.count("attention.sliding_window_pattern", period);
+        } else if windows.contains(&false) {
+            let pattern = GgufValue::Array(GgufArray::Bool(windows));
+            keys.own("attention.sliding_window_pattern", pattern);
         }
+    }
+    if let Some(clip) = all().find_map(|gqa| gqa.clip) {
+        keys.float("attention.clamp_kqv", clip);
     }
     if let Some(temperature) = all().find_map(|gqa| gqa.temperature) {
         keys.count("attention.temperature_length", temperature.step);

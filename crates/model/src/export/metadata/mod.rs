@@ -12,7 +12,7 @@ pub(super) use rope::divisor_tensors;
 use pelton_quant::WeightFormat;
 use pelton_tensor::{GgufArray, GgufValue};
 
-use crate::arch::{Arch, ArchSpec, LayerSpec, Mixer, Mlp, NormKind};
+use crate::arch::{Arch, ArchSpec, LayerSpec, Mixer, Mlp, NormKind, PARALLEL, Residual};
 use crate::config::HfConfig;
 use crate::files::ModelFiles;
 use crate::files::gguf::decimal;
@@ -132,7 +132,11 @@ pub(super) fn keys(files: &ModelFiles, spec: &ArchSpec, format: &dyn WeightForma
     keys.float(eps, spec.norm_eps);
     experts::write(spec, is_kv_up_split, &mut keys);
     hybrid::write(files, spec, &mut keys);
-    multipliers(spec, arch.implies_embedding_scale, &mut keys);
+    multipliers(spec, arch, &mut keys);
+    if arch.has_default(PARALLEL) {
+        let residual = spec.layers[0].wiring.residual;
+        keys.flag(PARALLEL, residual == Residual::ParallelTwoNorms);
+    }
     caps(arch, spec, &mut keys);
     rope::write(spec, &mut keys);
     keys
@@ -164,9 +168,13 @@ fn feed_forward(config: &HfConfig, spec: &ArchSpec, keys: &mut Keys) {
 }
 
 /// Factors of embeddings, of what layers add and of logits, where a model has any.
-fn multipliers(spec: &ArchSpec, implies_embedding_scale: bool, keys: &mut Keys) {
+fn multipliers(spec: &ArchSpec, arch: &Arch, keys: &mut Keys) {
+    // Command R multiplies logits by it; the other families divide them.
+    if arch.has_default("logit_scale") {
+        return keys.float("logit_scale", spec.logit_scale);
+    }
     let residual = spec.layers[0].wiring.scale;
-    let embedding = if implies_embedding_scale { 1.0 } else { spec.embedding_scale };
+    let embedding = if arch.implies_embedding_scale { 1.0 } else { spec.embedding_scale };
     if [embedding, residual, spec.logit_scale] != [1.0; 3] {
         keys.float("embedding_scale", embedding);
         keys.float("residual_scale", residual);
