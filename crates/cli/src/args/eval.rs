@@ -97,7 +97,8 @@ pub(crate) struct EvalArgs {
     /// Folder, .gguf file, hub id (owner/name), or `embedded`
     #[arg(required = true)]
     model: Option<String>,
-    /// Model to compare with, such as the one that MODEL was quantized from
+    /// Model to compare with, such as the one that MODEL was quantized from; its activations have groups
+    /// of 32 whatever `--activation-group` says
     #[arg(long, value_name = "MODEL")]
     pub(crate) reference: Option<String>,
     /// File with the text, UTF-8

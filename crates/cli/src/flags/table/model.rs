@@ -66,7 +66,8 @@ pub(super) static MODEL: &[Flag] = &[
         part: Part::Machine,
         kind: Kind::Names(ActivationGroup::names),
         value: "N",
-        help: "Most activations that share a scale where they multiply quantized weights with scales                for 64 inputs or more: larger groups compute prompts faster, with less precision",
+        help: "Most activations that share a scale where they multiply quantized weights with scales \
+               for 64 inputs or more: larger groups compute prompts faster, with less precision",
         default: "",
         place: place!(llm.activation_group),
     },

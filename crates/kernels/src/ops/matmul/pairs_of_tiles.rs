@@ -1,5 +1,5 @@
-//! What products of 32 rows by two panels on tile registers share: two tiles of rows, two of weights
-//! and four of sums.
+//! Shared parts of the products of 32 rows by two panels on tile registers: the form with two tiles of
+//! rows, two of weights and four of sums, and the prefetch of the next weights.
 
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 use std::ops::Range;

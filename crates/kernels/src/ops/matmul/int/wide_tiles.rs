@@ -50,12 +50,13 @@ const BLOCK: usize = 64;
 /// Blocks of inputs that are multiplied with all rows before the next ones: two panels of them are
 /// a third of the first-level cache.
 const CHUNK: usize = 8;
+
 /// A scale or bias of each output.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Floats([f32; PANEL]);
 
-/// What belongs to a group of activations of each of 16 rows.
+/// The scale of a group of activations, and products with their sum, of each of 16 rows.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(64))]
 struct OfRows {
@@ -184,7 +185,7 @@ pub(super) unsafe fn tile<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
     });
 }
 
-/// Puts what belongs to 16 rows side by side.
+/// Puts the scales and sums of 16 rows side by side.
 fn prepare_rows<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>, scratch: &mut Scratch) {
     let n_groups = tile.x.n_groups;
     scratch.rows.resize(tile.m.div_ceil(ROWS) * n_groups, OfRows::default());
@@ -238,14 +239,12 @@ unsafe fn prepare_weights<L: IntLayout>(
                 let in_block = group % groups_per_block;
                 if (group - first).is_multiple_of(per_scale) {
                     let head = L::head(s, block);
-                    let (scale, in_chunk) = ((group - first) / per_scale, in_block);
-                    s.store(
-                        L::scale(s, &head, block, in_chunk, 0),
-                        &mut scratch.scales[scale][at].0,
-                    );
+                    let idx = (group - first) / per_scale;
+                    let scale = L::scale(s, &head, block, in_block, 0);
+                    s.store(scale, &mut scratch.scales[idx][at].0);
                     if L::BIAS {
-                        let bias = L::bias(s, &head, block, in_chunk, 0);
-                        s.store(bias, &mut scratch.biases[scale][at].0);
+                        let bias = L::bias(s, &head, block, in_block, 0);
+                        s.store(bias, &mut scratch.biases[idx][at].0);
                     }
                 }
                 if in_order && group - first < (end - first) / 2 * 2 {
