@@ -30,7 +30,7 @@ impl LeastBlock {
     #[cfg(target_arch = "x86_64")]
     pub(super) const TILES: Self =
         Self { row_bytes: 1 << 20, strip_panels: 16, rows: 4 * ROW_BLOCK_UNIT };
-    /// Rows from which integer tiles are faster, and larger blocks pay.
+    /// Rows from which larger blocks pay.
     pub(super) const MANY_ROWS: usize = 48;
 }
 
@@ -92,13 +92,20 @@ pub(super) struct Block {
 }
 
 impl Block {
-    pub(super) fn tile<'a, X>(&self, w: &'a PackedMatrix, x: X, y: Target) -> Tile<'a, X> {
+    pub(super) fn tile<'a, X>(
+        &self,
+        w: &'a PackedMatrix,
+        x: X,
+        y: Target,
+        to_next: usize,
+    ) -> Tile<'a, X> {
         Tile {
             w: w.panels(self.panels.clone()),
             panel_bytes: w.panel_bytes(),
             n_panels: self.panels.len(),
             k: w.k(),
             m: self.rows.len(),
+            to_next,
             x,
             y,
         }

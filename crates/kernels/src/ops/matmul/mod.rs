@@ -44,8 +44,6 @@
 
 use std::ops::Range;
 
-use pelton_tensor::ActivationGroup;
-
 use crate::cpu::Cpu;
 use crate::layout::{PANEL, PackedMatrix, WeightLayout, with_layout};
 use crate::ops::activations::{Activations, Form, HalfRows};
@@ -173,23 +171,14 @@ impl Bf16Kernel {
 struct IntMany {
     /// Rows of a block from which they are used.
     from_rows: usize,
-    /// The same where more than 32 activations share a scale.
-    from_rows_wide: usize,
     kernel: fn(WeightLayout) -> int::Kernel,
 }
 
-impl IntMany {
-    /// Rows of a block from which these kernels are used.
-    fn from(&self, group: ActivationGroup) -> usize {
-        if group == ActivationGroup::Of32 { self.from_rows } else { self.from_rows_wide }
-    }
-}
-
 impl Table {
-    /// The kernel for a block of `m` rows, whose activations have scales for groups of this size.
-    fn int_for(&self, layout: WeightLayout, group: ActivationGroup, m: usize) -> int::Kernel {
+    /// The kernel for a block of `m` rows.
+    fn int_for(&self, layout: WeightLayout, m: usize) -> int::Kernel {
         match &self.int_many {
-            Some(many) if m >= many.from(group) => (many.kernel)(layout),
+            Some(many) if m >= many.from_rows => (many.kernel)(layout),
             _ => (self.int)(layout),
         }
     }
@@ -230,8 +219,7 @@ table!(
 #[cfg(target_arch = "x86_64")]
 pub(crate) static AMX: Table = Table {
     int_many: Some(IntMany {
-        from_rows: LeastBlock::MANY_ROWS,
-        from_rows_wide: 16,
+        from_rows: 16,
         kernel: |layout| {
             with_layout!(layout,
                 I => int::tiles::<I>(),
@@ -275,6 +263,9 @@ struct Tile<'a, X> {
     n_panels: usize,
     k: usize,
     m: usize,
+    /// Bytes to the tile that this thread multiplies next, if all threads are equally fast; 0 where
+    /// there is none.
+    to_next: usize,
     x: X,
     y: Target,
 }
@@ -396,27 +387,30 @@ impl Cpu {
         y: Target,
     ) {
         let (table, k) = (self.kernels.matmul, w.k());
+        let n_ahead = self.team.n_threads() * block.panels.len();
+        let is_last = block.panels.start + n_ahead >= w.n_panels();
+        let to_next = if is_last { 0 } else { n_ahead * w.panel_bytes() };
         // SAFETY of the kernels: `self.kernels` is supported by this CPU; `tile` keeps its
         // invariants.
         match self.form_for(w) {
             Form::Int8(group) => {
                 let rows = x.int8_rows(group).starting_at(row);
-                let kernel = table.int_for(w.layout(), group, block.rows.len());
+                let kernel = table.int_for(w.layout(), block.rows.len());
                 // SAFETY: see above.
-                unsafe { kernel(&block.tile(w, rows, y)) }
+                unsafe { kernel(&block.tile(w, rows, y, to_next)) }
             }
             Form::Bf16 => {
                 let rows = x.bf16_rows();
                 let kernel = table.bf16.as_ref().expect("invariant: the form has a kernel").tile;
                 let data = &rows.data[row * rows.stride..];
                 // SAFETY: see above.
-                unsafe { kernel(&block.tile(w, HalfRows { data, ..rows }, y)) }
+                unsafe { kernel(&block.tile(w, HalfRows { data, ..rows }, y, to_next)) }
             }
             form => {
                 let data = if form == Form::F32 { x.floats() } else { x.rounded() };
                 let rows = FloatRows { data: &data[row * k..], stride: k };
                 // SAFETY: see above.
-                unsafe { (table.float)(w.layout())(&block.tile(w, rows, y)) }
+                unsafe { (table.float)(w.layout())(&block.tile(w, rows, y, to_next)) }
             }
         }
     }

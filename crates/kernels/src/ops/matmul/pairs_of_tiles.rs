@@ -31,9 +31,9 @@ pub(super) fn form(n_rows: usize) -> Form {
 
 /// The packed weights that are multiplied next, which are prefetched meanwhile: the steps until then
 /// share the lines evenly.
-pub(super) struct Coming {
+pub(super) struct Coming<const N: usize = PANELS> {
     /// The next line of each panel.
-    at: [*const u8; PANELS],
+    at: [*const u8; N],
     lines_per_step: usize,
     n_left: usize,
 }
@@ -52,8 +52,14 @@ impl Coming {
             let panel = first + i.min(n_panels.saturating_sub(1));
             tile.w.as_ptr().wrapping_add(panel * tile.panel_bytes + bytes.start)
         };
-        let lines_per_step = n_left.div_ceil(n_steps.max(1));
-        Self { at: [panel(0), panel(1)], lines_per_step, n_left }
+        Self::of([panel(0), panel(1)], n_left, n_steps)
+    }
+}
+
+impl<const N: usize> Coming<N> {
+    /// `n_lines` lines from each of these addresses on.
+    pub(super) fn of(at: [*const u8; N], n_lines: usize, n_steps: usize) -> Self {
+        Self { at, lines_per_step: n_lines.div_ceil(n_steps.max(1)), n_left: n_lines }
     }
 
     /// The lines of one step.

@@ -1,5 +1,7 @@
 //! Equality of bits: every instruction set, every M, every team, against the scalar kernels.
 
+use pelton_tensor::ActivationGroup;
+
 use super::*;
 use crate::ops::activations::Forms;
 use crate::{GROUP, Kernels};
