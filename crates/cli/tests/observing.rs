@@ -190,6 +190,72 @@ fn a_span_has_what_its_request_states_and_nothing_that_it_leaves_out() {
 }
 
 #[test]
+fn requests_for_vectors_and_refused_requests_have_spans() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("serve.yaml");
+    let list = "models: [{name: tales, model: story}, {name: vectors, model: story, embeddings: true}]\n\
+                threads: 1\ntenants:\n- {name: blue, api_keys: [secret]}\n";
+    std::fs::write(&config, list).expect("written");
+    let (url, bodies) = collector(&[200]);
+    let config = config.to_str().expect("UTF-8");
+    let server = Server::start(&["--config", config, "--otlp-endpoint", &url]).expect("it listens");
+    let ask = |path: &str, key: &str, body: Value| {
+        let body = body.to_string();
+        let n = body.len();
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-api-key: {key}\r\n\
+             content-type: application/json\r\ncontent-length: {n}\r\n\r\n{body}"
+        );
+        let mut answer = String::new();
+        server.send(&request).read_to_string(&mut answer).expect("an answer");
+        answer.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok()).expect("a status")
+    };
+    let said = json!([{"role": "user", "content": "Hi"}]);
+    let n = |n: i64| json!({"intValue": n.to_string()});
+    let text = |text: &str| json!({"stringValue": text});
+    let cases = [
+        ("/v1/embeddings", "secret", json!({"model": "vectors", "input": "Hi"}), 200),
+        ("/rerank", "secret", json!({"model": "vectors", "query": "a", "documents": ["b"]}), 200),
+        ("/v1/embeddings", "secret", json!({"model": "nothing", "input": "Hi"}), 404),
+        ("/v1/completions", "secret", json!({"model": "tales", "prompt": "Hi", "n": 0}), 400),
+        ("/v1/messages", "secret", json!({"model": "tales", "messages": said}), 400),
+        ("/v1/chat/completions", "wrong", json!({"model": "tales", "messages": said}), 401),
+    ];
+    for (path, key, body, status) in &cases {
+        assert_eq!(ask(path, key, body.clone()), *status, "{path}");
+    }
+    // Neither asks a model.
+    assert_eq!(ask("/tokenize", "secret", json!({"model": "tales", "prompt": "Hi"})), 200);
+    assert_eq!(ask("/v1/nothing", "secret", json!({})), 404);
+    signal("TERM", server.pid());
+    let (_, body) = bodies.recv_timeout(PATIENCE).expect("a batch at the end");
+    let spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().expect("a list");
+    let names: Vec<&str> = spans.iter().filter_map(|span| span["name"].as_str()).collect();
+    let expected = [
+        "embeddings vectors",
+        "rerank vectors",
+        "embeddings nothing",
+        "text_completion tales",
+        "chat",
+        "chat",
+    ];
+    assert_eq!(names, expected);
+    for (span, (path, key, _, status)) in spans.iter().zip(&cases) {
+        let has = |key: &str| span.to_string().contains(&format!("\"{key}\""));
+        assert_eq!(attribute(span, "http.route"), text(path));
+        assert_eq!(attribute(span, "http.response.status_code"), n(i64::from(*status)), "{span}");
+        assert_eq!(has("error.type"), *status != 200, "{span}");
+        assert_eq!(has("gen_ai.usage.input_tokens"), *status == 200, "{span}");
+        assert_eq!(has("pelton.tenant"), *key == "secret", "{span}");
+        assert_eq!(span["status"], json!({}), "the client's fault: {span}");
+    }
+    assert_eq!(attribute(&spans[0], "gen_ai.response.model"), text("vectors"));
+    assert_eq!(attribute(&spans[0], "pelton.tenant"), text("blue"));
+    assert_eq!(attribute(&spans[2], "error.type"), text("model_not_found"));
+    assert_eq!(attribute(&spans[5], "error.type"), text("invalid_api_key"));
+}
+
+#[test]
 fn a_server_that_ends_sends_what_waits_and_a_lost_collector_is_counted() {
     let (url, bodies) = collector(&[200]);
     let server = Server::start(&["--threads", "1", "--otlp-endpoint", &url]).expect("it listens");

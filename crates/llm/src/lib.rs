@@ -55,9 +55,9 @@ pub use beam::{BeamAnswer, BeamParams, BeamRequest, BeamScore, BeamSearch, Early
 pub use best::BestOf;
 pub use chat::{ChatOptions, Dialect, Thoughts};
 pub use embed::{
-    Classes, Cut, EmbedInfo, EmbedInput, EmbedMetrics, EmbedOptions, EmbedRequest, EmbedTicket,
-    Embedder, Embeddings, PreparedClasses, PreparedEmbed, PreparedScores, ScoreRequest, Scores,
-    cosine,
+    Classes, Cut, EmbedInfo, EmbedInput, EmbedMetrics, EmbedModel, EmbedOptions, EmbedRequest,
+    EmbedTicket, Embedder, Embeddings, PreparedClasses, PreparedEmbed, PreparedScores,
+    ScoreRequest, Scores, cosine,
 };
 pub use error::{KvShortage, LlmError, MemoryUse, Overload};
 pub use event::{CallPiece, Event, EventToken, Finish, Logprob, PromptToken, Timings, TopToken};
@@ -70,6 +70,7 @@ pub use pelton_engine::{
     RowContext, SpecConfig, SpecMethod, SpecStats, Trace,
 };
 pub use pelton_kernels::NodePolicy;
+pub use pelton_model::embed::TypedTokens;
 pub use pelton_model::embed::{Pooling, UnknownPooling};
 pub use pelton_parse::{Tool, ToolCall, ToolChoice};
 pub use processors::Processors;

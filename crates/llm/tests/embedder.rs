@@ -132,7 +132,7 @@ fn flags_win_over_files() {
 #[test]
 fn a_dropped_ticket_takes_its_request_out_and_a_closed_model_answers() {
     let (_folder, embedder) = tiny(&TinyEncoder::default());
-    let prepare = || embedder.prepare(texts(&["abc"])).expect("fine");
+    let prepare = || embedder.prepare(&texts(&["abc"])).expect("fine");
     let (sender, receiver) = mpsc::channel::<Result<Embeddings, LlmError>>();
     let kept = {
         let sender = sender.clone();

@@ -154,7 +154,7 @@ fn a_model_of_vectors_scores_by_cosine_after_the_prompt_of_queries() {
     for (score, text) in scores.iter().zip(["dog", "cow"]) {
         assert_eq!(*score, cosine(&query, &vectors(text, None)));
     }
-    let error = embedder.classify(vec![EmbedInput::Text("a".into())], false).expect_err("vectors");
+    let error = embedder.classify(&[EmbedInput::Text("a".into())], false).expect_err("vectors");
     assert!(matches!(error, LlmError::WrongTask { .. }), "{error}");
 }
 
@@ -165,7 +165,7 @@ fn labels_are_probabilities_and_such_a_model_gives_no_scores() {
     assert_eq!(embedder.info().labels, ["LABEL_0", "LABEL_1", "LABEL_2"]);
     assert_eq!(embedder.info().activation, Some("softmax"));
     let texts = ["w1 w2", "w3"].map(|text| EmbedInput::Text(text.to_owned())).to_vec();
-    let classes = embedder.classify(texts, false).expect("classified");
+    let classes = embedder.classify(&texts, false).expect("classified");
     assert_eq!(classes.n_tokens, [4, 3]);
     for row in &classes.probabilities {
         assert!((row.iter().sum::<f64>() - 1.0).abs() < 1e-12 && row.len() == 3, "{row:?}");

@@ -60,7 +60,7 @@ impl Vectors {
         let request = EmbedRequest { inputs, dimensions, prompt_name, truncate };
         let (sender, receiver) = sync_channel(1);
         let submitted = py.detach(|| {
-            let prepared = self.embedder.prepare(request)?;
+            let prepared = self.embedder.prepare(&request)?;
             self.embedder.submit(prepared, move |answer| {
                 // A receiver that is gone was interrupted.
                 let _ = sender.send(answer);

@@ -31,6 +31,7 @@ use pelton_gateway::{Scope, Scopes};
 
 use crate::error::ApiError;
 use crate::gateway::{FoundKey, Ticket};
+use crate::otlp::Stated;
 use crate::routes;
 use crate::state::AppState;
 pub(crate) use caller::Caller;
@@ -313,6 +314,9 @@ pub(crate) async fn layer(
     let admitted = found.and_then(|found| admit(&app, need, request.headers(), found.as_ref()));
     let (tenant, mut response, ticket) = match admitted {
         Ok((caller, ticket)) => {
+            if let Some(stated) = request.extensions().get::<Arc<Stated>>() {
+                stated.note_tenant(caller.tenant);
+            }
             request.extensions_mut().insert(caller);
             request.extensions_mut().insert(Arc::clone(&ticket));
             (caller.tenant, next.run(request).await, Some(ticket))

@@ -98,7 +98,7 @@ pub(crate) struct About {
     pub(crate) line: Option<Arc<Line>>,
     pub(crate) traced: Traced,
     /// For its span.
-    pub(crate) stated: Stated,
+    pub(crate) stated: Arc<Stated>,
     /// Where the rule is noted that chose its model.
     pub(crate) routed: Option<Routed>,
 }
@@ -114,7 +114,7 @@ impl About {
             since: Instant::now(),
             line: parts.extensions.get().cloned(),
             traced: traced.unwrap_or_else(|| Traced::of(&parts.headers)),
-            stated: Stated::default(),
+            stated: parts.extensions.get().cloned().unwrap_or_default(),
             routed: parts.extensions.get().cloned(),
         }
     }

@@ -92,6 +92,7 @@ impl Running {
     /// Counts the tokens of a request that generates none, such as one for vectors, and waits until
     /// they are written down where a quota needs that.
     pub(crate) async fn used(&self, model: &str, prompt_tokens: usize) {
+        self.about.stated.note_read(model, prompt_tokens);
         if let Some(ticket) = &self.ticket {
             let usage = Usage { prompt_tokens, ..Usage::default() };
             self.inner.gateway.settle(ticket.number(), model, usage);
@@ -177,6 +178,16 @@ impl AppState {
         Ok(self.kept(self.inner.models.model(asked)?))
     }
 
+    /// The model of a request for vectors or scores. As [`AppState::model`] it may wait.
+    ///
+    /// # Errors
+    ///
+    /// Names the models that there are.
+    pub(crate) fn reader(&self, asked: Option<&str>, about: &About) -> Result<Model, ApiError> {
+        about.stated.note_model(asked);
+        self.model(asked)
+    }
+
     /// The model of a request for text, which the rules of `auto` and `degrade` may choose. As
     /// [`AppState::model`] it may wait.
     ///
@@ -225,13 +236,26 @@ impl AppState {
         self.gateway().settle(outcome.caller.ticket, outcome.model.name(), outcome.usage);
         self.timelines().keep(outcome);
         let tenant = self.metrics().tenant(outcome.caller.tenant);
-        if let Some(exporter) = &self.inner.exporter
+        if self.sends_spans()
+            && outcome.about.stated.claim_span()
             && let Some(span) = Span::of(outcome, tenant)
         {
-            exporter.send(span);
+            self.send_span(span);
         }
         if let Some(line) = &outcome.about.line {
             line.note(outcome, tenant);
+        }
+    }
+
+    /// Whether a collector for spans is configured.
+    pub(crate) fn sends_spans(&self) -> bool {
+        self.inner.exporter.is_some()
+    }
+
+    /// Leaves a span to be sent.
+    pub(crate) fn send_span(&self, span: Span) {
+        if let Some(exporter) = &self.inner.exporter {
+            exporter.send(span);
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::harness::loading::{Parrots, WEIGHT_BYTES, spec};
+use crate::harness::loading::{Encoders, Parrots, WEIGHT_BYTES, encoder, spec};
 use crate::harness::parrot::{Gate, heavy_parrot};
 use crate::harness::{self, Running, post_text, start_models, start_renewed};
 use pelton_server::{
@@ -329,6 +329,81 @@ async fn a_model_that_cannot_be_loaded_anew_ends_the_server_when_its_engine_hang
     let outcome = server.task.await.expect("no panic");
     assert!(matches!(outcome, Err(ServeError::EngineFailed)), "{outcome:?}");
     gate.open();
+}
+
+/// A server whose embedding model may take half a second for a step, and the gate of that model.
+async fn watched_encoder() -> (Running, Arc<Encoders>, Gate) {
+    let loader = Arc::<Encoders>::default();
+    let catalog = Catalog::new(vec![encoder("e", &loader)], None).expect("a name");
+    let step_timeout = Duration::from_millis(500);
+    let server =
+        start_models(catalog, ServeConfig { step_timeout, ..ServeConfig::default() }).await;
+    let gate = Gate::closed(0);
+    *loader.gate.lock().expect("no panic") = gate.clone();
+    (server, loader, gate)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_an_embedding_model_hangs_on_are_run_again_by_another_one() {
+    for (path, body) in [
+        ("/v1/embeddings", json!({"model": "e", "input": ["abc", "de"]})),
+        ("/v1/rerank", json!({"model": "e", "query": "abc", "documents": ["de", "ab"]})),
+        ("/v1/score", json!({"model": "e", "text_1": "abc", "text_2": ["de", "ab"]})),
+    ] {
+        let (server, loader, gate) = watched_encoder().await;
+        let hung = server.raw_later(post_text(path, &body.to_string()));
+        until(&server, "e", "loaded").await;
+        // The next version works.
+        *loader.gate.lock().expect("no panic") = Gate::default();
+        let answer = hung.await.expect("no panic");
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        let mut expected = server.post(path, body).await.json();
+        let mut answer = answer.json();
+        for answer in [&mut expected, &mut answer] {
+            // They differ from answer to answer.
+            answer
+                .as_object_mut()
+                .expect("an object")
+                .retain(|key, _| key != "id" && key != "created");
+        }
+        assert_eq!(answer, expected, "{path}");
+        assert_eq!(state(&server, "e").await["version"], 2);
+        assert_eq!(loader.n_abandoned.load(Ordering::SeqCst), 1, "with threads of its own");
+        server.stop().await;
+        gate.open();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_two_versions_of_an_embedding_model_hang_on_ends_with_an_error() {
+    let (server, loader, gate) = watched_encoder().await;
+    let body = json!({"model": "e", "input": "abc"});
+    let hung = server.post("/v1/embeddings", body.clone()).await;
+    assert_eq!(hung.error().0, 500, "{}", hung.body);
+    assert!(hung.body.contains("a step of the engine hung"), "{}", hung.body);
+    assert_eq!(loader.n_loads.load(Ordering::SeqCst), 3);
+    assert_eq!(server.get("/health").await.status, 200);
+    gate.open();
+    assert_eq!(server.post("/v1/embeddings", body).await.status, 200);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_embedding_model_that_hangs_and_cannot_be_loaded_anew_refuses_its_requests() {
+    let (server, loader, gate) = watched_encoder().await;
+    let body = json!({"model": "e", "input": "abc"});
+    let hung = server.raw_later(post_text("/v1/embeddings", &body.to_string()));
+    until(&server, "e", "loaded").await;
+    loader.is_broken.store(true, Ordering::SeqCst);
+    let hung = hung.await.expect("no panic");
+    assert_eq!(hung.error().0, 500, "{}", hung.body);
+    assert!(hung.body.contains("a step of the engine hung"), "{}", hung.body);
+    let refused = server.post("/v1/embeddings", body.clone()).await;
+    assert_eq!(refused.status, 503, "{}", refused.body);
+    assert!(refused.body.contains("the file ends early"), "{}", refused.body);
+    loader.is_broken.store(false, Ordering::SeqCst);
+    gate.open();
+    server.stop().await;
 }
 
 #[test]

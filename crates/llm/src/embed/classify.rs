@@ -35,17 +35,14 @@ impl Embedder {
     /// As [`Embedder::prepare`], and when the model is no classifier.
     pub fn prepare_classes(
         &self,
-        inputs: Vec<EmbedInput>,
+        inputs: &[EmbedInput],
         truncate: bool,
     ) -> Result<PreparedClasses, LlmError> {
         if !self.is_classifier() {
             return Err(self.wrong_task("makes vectors of texts and knows no labels"));
         }
         let prompt = self.prompt(None)?;
-        let tokens = |(index, input)| self.tokens(index, input, prompt, truncate);
-        let texts = inputs.into_iter().enumerate().map(tokens);
-        let texts = texts.map(|tokens| tokens.map(TypedTokens::from)).collect::<Result<_, _>>()?;
-        Ok(PreparedClasses { texts })
+        Ok(PreparedClasses { texts: self.inputs(inputs, prompt, truncate)? })
     }
 
     /// Puts texts into the queue; `reply` is called on the thread that computes, once, unless the
@@ -81,7 +78,7 @@ impl Embedder {
     /// # Errors
     ///
     /// As [`prepare_classes`](Self::prepare_classes) and [`submit_classes`](Self::submit_classes).
-    pub fn classify(&self, inputs: Vec<EmbedInput>, truncate: bool) -> Result<Classes, LlmError> {
+    pub fn classify(&self, inputs: &[EmbedInput], truncate: bool) -> Result<Classes, LlmError> {
         let prepared = self.prepare_classes(inputs, truncate)?;
         waiting(|reply| self.submit_classes(prepared, reply))
     }

@@ -1,6 +1,7 @@
 //! From a text to the tokens that the model computes.
 
 use pelton_base::{ParamError, TokenId};
+use pelton_model::embed::TypedTokens;
 use pelton_text::{EncodeOptions, TextError};
 
 use super::{EmbedInput, Embedder};
@@ -27,36 +28,38 @@ impl Embedder {
         }
     }
 
-    /// The tokens of input `index`.
-    pub(super) fn tokens(
+    /// The tokens of each input.
+    pub(super) fn inputs(
         &self,
-        index: usize,
-        input: EmbedInput,
+        inputs: &[EmbedInput],
         prompt: &str,
         truncate: bool,
-    ) -> Result<Vec<TokenId>, LlmError> {
-        self.tokens_within(index, input, prompt, truncate, self.info.max_tokens)
+    ) -> Result<Vec<TypedTokens>, LlmError> {
+        let limit = self.info.max_tokens;
+        let tokens = |(index, input)| {
+            self.tokens_within(index, input, prompt, truncate, limit).map(TypedTokens::from)
+        };
+        inputs.iter().enumerate().map(tokens).collect()
     }
 
     /// The tokens of input `index`, at most `limit`.
     pub(super) fn tokens_within(
         &self,
         index: usize,
-        input: EmbedInput,
+        input: &EmbedInput,
         prompt: &str,
         truncate: bool,
         limit: usize,
     ) -> Result<Vec<TokenId>, LlmError> {
         let tokens = match input {
-            EmbedInput::Tokens(mut tokens) => {
-                if truncate {
-                    tokens.truncate(limit);
-                }
+            EmbedInput::Tokens(tokens) => {
+                let n_kept = if truncate { tokens.len().min(limit) } else { tokens.len() };
+                let tokens = &tokens[..n_kept];
                 let vocab_size = self.info.vocab_size;
                 if let Some(&token) = tokens.iter().find(|t| t.0 as usize >= vocab_size) {
                     return Err(LlmError::TokenOutOfRange { param: "input", token, vocab_size });
                 }
-                tokens
+                tokens.to_vec()
             }
             EmbedInput::Text(text) if text.is_empty() => {
                 return Err(LlmError::EmptyInput { index });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pelton_model::embed::{EmbedSpec, Pooling, VectorModel};
 use pelton_model::{Compute, LoadOptions, ModelError, ModelFiles, PackedCache};
 
-use super::queue::Queue;
+use super::queue::{EmbedModel, Queue};
 use super::{EmbedInfo, Embedder};
 use crate::error::LlmError;
 use crate::reference::{LocalModel, ModelRef};
@@ -56,6 +56,22 @@ impl Embedder {
         options: &EmbedOptions,
         progress: &mut dyn FnMut(LoadProgress<'_>),
     ) -> Result<Arc<Self>, LlmError> {
+        Self::load_behind(runtime, model, options, progress, |model| model)
+    }
+
+    /// As [`Embedder::load`]; `wrap` may put something between the queue and the model, such as a
+    /// test that lets steps fail.
+    ///
+    /// # Errors
+    ///
+    /// As [`Embedder::load`].
+    pub fn load_behind(
+        runtime: &Runtime,
+        model: &ModelRef,
+        options: &EmbedOptions,
+        progress: &mut dyn FnMut(LoadProgress<'_>),
+        wrap: impl FnOnce(Box<dyn EmbedModel>) -> Box<dyn EmbedModel>,
+    ) -> Result<Arc<Self>, LlmError> {
         let reporter = Reporter::new(progress);
         let source = Source::open(model, options.name.as_deref(), &reporter)?;
         let tokenizer = source.tokenizer()?;
@@ -88,7 +104,7 @@ impl Embedder {
         info.log();
         let vectors = VectorModel::new(decoder, spec, max_tokens).map_err(io)?;
         let spec = vectors.spec().clone();
-        let queue = Queue::spawn(vectors).map_err(io)?;
+        let queue = Queue::spawn(wrap(Box::new(vectors))).map_err(io)?;
         Ok(Arc::new(Self { info, spec, tokenizer, queue }))
     }
 }

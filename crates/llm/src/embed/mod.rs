@@ -16,6 +16,7 @@ mod score;
 
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::time::Duration;
 
 use pelton_base::{ParamError, TokenId};
 use pelton_model::embed::{EmbedSpec, TypedTokens, normalise};
@@ -26,7 +27,7 @@ use crate::error::LlmError;
 pub use classify::{Classes, PreparedClasses};
 pub use load::EmbedOptions;
 use queue::Queue;
-pub use queue::{EmbedMetrics, EmbedTicket};
+pub use queue::{EmbedMetrics, EmbedModel, EmbedTicket};
 pub use score::{Cut, PreparedScores, ScoreRequest, Scores};
 
 /// A text, or its tokens.
@@ -136,7 +137,7 @@ impl Embedder {
     ///
     /// Names the parameter and, where it is one of several texts, its number: empty, too long, a
     /// token out of range, an unknown prompt, more dimensions than there are.
-    pub fn prepare(&self, request: EmbedRequest) -> Result<PreparedEmbed, LlmError> {
+    pub fn prepare(&self, request: &EmbedRequest) -> Result<PreparedEmbed, LlmError> {
         if self.spec.classes.is_some() {
             let why =
                 "is a classifier and makes no vectors; ask it for scores of pairs or for labels";
@@ -149,14 +150,7 @@ impl Embedder {
             return Err(ParamError { param, expected, got }.into());
         }
         let prompt = self.prompt(request.prompt_name.as_deref())?;
-        let texts = request
-            .inputs
-            .into_iter()
-            .enumerate()
-            .map(|(index, input)| {
-                self.tokens(index, input, prompt, request.truncate).map(TypedTokens::from)
-            })
-            .collect::<Result<_, _>>()?;
+        let texts = self.inputs(&request.inputs, prompt, request.truncate)?;
         Ok(PreparedEmbed { texts, dimensions: request.dimensions })
     }
 
@@ -201,7 +195,7 @@ impl Embedder {
     /// As [`prepare`](Self::prepare) and [`submit`](Self::submit), and [`LlmError::NotFinite`] for
     /// weights that overflow.
     pub fn embed(&self, request: EmbedRequest) -> Result<Embeddings, LlmError> {
-        let prepared = self.prepare(request)?;
+        let prepared = self.prepare(&request)?;
         waiting(|reply| self.submit(prepared, reply))
     }
 
@@ -224,6 +218,18 @@ impl Embedder {
         let mut has_failed = self.queue.has_failed();
         // The sender lives as long as `self` does.
         let _ = has_failed.wait_for(|has_failed| *has_failed).await;
+    }
+
+    /// How long the model is at its current step; `None` while it waits for requests. A step that
+    /// takes far longer than any before hangs.
+    pub fn busy_for(&self) -> Option<Duration> {
+        self.queue.busy_for()
+    }
+
+    /// As [`shutdown`](Self::shutdown), for a model whose step hangs: dropping it does not wait for the
+    /// thread, which keeps its memory while it runs.
+    pub fn abandon(&self) {
+        self.queue.abandon();
     }
 
     /// Ends the thread after the current step; waiting requests are answered with

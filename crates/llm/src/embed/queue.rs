@@ -11,6 +11,9 @@
 //!
 //! A step that panics fails the requests that have a text in it. A step reads nothing of an earlier
 //! one, so the thread goes on; after a second panic it has failed and takes no request.
+//!
+//! A step may also never end. [`Queue::busy_for`] says for how long it runs, and after
+//! [`Queue::abandon`] nobody waits for its thread.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +38,25 @@ const MOST_PANICS: u64 = 1;
 const STEP: &str = "a step of the embedding model";
 
 type Vectors = Vec<Vec<f32>>;
+
+/// Computes the rows of texts: vectors, or the logits of a classifier.
+pub trait EmbedModel: Send {
+    /// Blocks of rows that a step has room for; a text takes whole ones.
+    fn n_places(&self) -> usize;
+
+    /// One row for each text, in order. A text has the same row alone and beside others.
+    fn embed(&mut self, texts: &[TypedTokens]) -> Vec<Vec<f32>>;
+}
+
+impl EmbedModel for VectorModel<Device> {
+    fn n_places(&self) -> usize {
+        self.n_places()
+    }
+
+    fn embed(&mut self, texts: &[TypedTokens]) -> Vec<Vec<f32>> {
+        self.embed_typed(texts)
+    }
+}
 type Reply = Box<dyn FnOnce(Result<Vectors, LlmError>) + Send>;
 
 /// Waiting requests, and totals since the start.
@@ -87,6 +109,8 @@ struct State {
     jobs: VecDeque<Job>,
     is_closed: bool,
     has_failed: bool,
+    /// When the current step began.
+    busy_since: Option<Instant>,
     metrics: EmbedMetrics,
 }
 
@@ -107,7 +131,8 @@ impl Shared {
 /// The sender's side of the queue; dropping it ends the thread.
 pub(super) struct Queue {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    /// `None` once it is abandoned.
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Queue {
@@ -116,13 +141,13 @@ impl Queue {
     /// # Errors
     ///
     /// When the system gives no thread.
-    pub(super) fn spawn(model: VectorModel<Device>) -> std::io::Result<Self> {
+    pub(super) fn spawn(model: Box<dyn EmbedModel>) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("pelton-embed".to_owned())
             .spawn(move || Worker { shared: of_thread, model }.run())?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
     pub(super) fn push(
@@ -157,6 +182,21 @@ impl Queue {
         self.shared.bell.notify_one();
     }
 
+    /// How long the current step has run; `None` while there is none.
+    pub(super) fn busy_for(&self) -> Option<Duration> {
+        self.shared.lock().busy_since.map(|since| since.elapsed())
+    }
+
+    /// Closes the queue and lets its thread run on by itself, however long its step takes.
+    pub(super) fn abandon(&self) {
+        self.close();
+        drop(self.take_thread());
+    }
+
+    fn take_thread(&self) -> Option<JoinHandle<()>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Whether the thread has failed, for readers who wait for it.
     pub(super) fn has_failed(&self) -> watch::Receiver<bool> {
         self.shared.has_failed.subscribe()
@@ -171,7 +211,7 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         self.close();
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.take_thread() {
             // A panic of the thread has been reported by the panic hook.
             let _ = thread.join();
         }
@@ -186,7 +226,7 @@ impl std::fmt::Debug for Queue {
 
 struct Worker {
     shared: Arc<Shared>,
-    model: VectorModel<Device>,
+    model: Box<dyn EmbedModel>,
 }
 
 impl Worker {
@@ -196,7 +236,7 @@ impl Worker {
             let n_tokens: usize = texts.iter().map(|text| text.tokens.len()).sum();
             let compute = || match texts.is_empty() {
                 true => Vec::new(),
-                false => self.model.embed_typed(&texts),
+                false => self.model.embed(&texts),
             };
             match guard(STEP, compute) {
                 Ok(vectors) => self.finish_step(vectors, n_tokens, start.elapsed()),
@@ -209,6 +249,7 @@ impl Worker {
     /// Fails the jobs that have a text in the step; `false` where the thread has failed with it.
     fn fail_step(&self, panicked: &Panicked) -> bool {
         let mut state = self.shared.lock();
+        state.busy_since = None;
         let jobs = std::mem::take(&mut state.jobs);
         let (failed, left): (Vec<Job>, _) = jobs.into_iter().partition(|job| job.n_taken > 0);
         state.jobs = left.into();
@@ -236,12 +277,14 @@ impl Worker {
         let n_before = state.jobs.len();
         state.jobs.retain(|job| !job.is_dropped.load(Ordering::Relaxed));
         state.metrics.n_aborted += (n_before - state.jobs.len()) as u64;
+        state.busy_since = Some(Instant::now());
         Some(take(&mut state.jobs, self.model.n_places()))
     }
 
     /// Hands the vectors to their jobs, and answers the jobs that are complete.
     fn finish_step(&self, vectors: Vectors, n_tokens: usize, time: Duration) {
         let mut state = self.shared.lock();
+        state.busy_since = None;
         let metrics = &mut state.metrics;
         metrics.n_texts += vectors.len() as u64;
         metrics.n_tokens += n_tokens as u64;
@@ -310,6 +353,8 @@ fn take(jobs: &mut VecDeque<Job>, n_places: usize) -> Vec<TypedTokens> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use pelton_base::TokenId;
 
     use super::*;
@@ -340,5 +385,67 @@ mod tests {
         jobs.iter_mut().for_each(|job| job.n_taken = 0);
         jobs.pop_front();
         assert_eq!(lengths(&take(&mut jobs, 4)), [64]);
+    }
+
+    /// A model whose steps wait until the sender's side of the channel lets one through, and end with
+    /// a panic where it says so.
+    struct Gated(mpsc::Receiver<bool>);
+
+    impl EmbedModel for Gated {
+        fn n_places(&self) -> usize {
+            64
+        }
+
+        fn embed(&mut self, texts: &[TypedTokens]) -> Vectors {
+            let panics = self.0.recv().unwrap_or(false);
+            assert!(!panics, "on purpose");
+            texts.iter().map(|text| vec![text.tokens.len() as f32]).collect()
+        }
+    }
+
+    /// A queue of a gated model, and the gate.
+    fn gated() -> (Queue, mpsc::Sender<bool>) {
+        let (gate, steps) = mpsc::channel();
+        (Queue::spawn(Box::new(Gated(steps))).expect("a thread"), gate)
+    }
+
+    fn ask(queue: &Queue) -> (EmbedTicket, mpsc::Receiver<Result<Vectors, LlmError>>) {
+        let (send, answer) = mpsc::channel();
+        let reply = move |vectors| drop(send.send(vectors));
+        let texts = vec![vec![TokenId(1); 3].into()];
+        (queue.push(texts, Box::new(reply)).expect("it takes requests"), answer)
+    }
+
+    fn wait_until_busy(queue: &Queue) {
+        while queue.busy_for().is_none() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_queue_is_busy_while_a_step_runs_and_not_after_it() {
+        let (queue, gate) = gated();
+        assert_eq!(queue.busy_for(), None);
+        for panics in [false, true] {
+            let (_ticket, answer) = ask(&queue);
+            wait_until_busy(&queue);
+            gate.send(panics).expect("it waits");
+            let answer = answer.recv().expect("an answer");
+            assert_eq!(answer.is_err(), panics);
+            assert_eq!(queue.busy_for(), None);
+        }
+    }
+
+    #[test]
+    fn a_queue_whose_step_never_ends_can_be_dropped_once_it_is_abandoned() {
+        let (queue, gate) = gated();
+        let (_ticket, answer) = ask(&queue);
+        wait_until_busy(&queue);
+        queue.abandon();
+        drop(queue);
+        assert!(answer.try_recv().is_err(), "its step still runs");
+        // The thread ends after its step.
+        gate.send(false).expect("it waits");
+        assert!(matches!(answer.recv(), Ok(Ok(_))));
     }
 }

@@ -192,7 +192,7 @@ impl Sides<'_> {
                 let input = super::EmbedInput::Text(text.clone());
                 let cut_to = most.unwrap_or(limit);
                 let tokens =
-                    self.embedder.tokens_within(index, input, prompt, most.is_some(), cut_to);
+                    self.embedder.tokens_within(index, &input, prompt, most.is_some(), cut_to);
                 let tokens = tokens.map_err(|error| self.in_words(which, index, error))?;
                 total += tokens.len();
                 self.check_total(total)?;

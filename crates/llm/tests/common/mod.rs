@@ -79,7 +79,8 @@ impl Gate {
         self.heard.lock().expect("not poisoned").clone()
     }
 
-    fn pass(&self) {
+    /// Waits until a step may run.
+    pub fn pass(&self) {
         let steps = self.steps.0.lock().expect("not poisoned");
         let mut steps =
             self.steps.1.wait_while(steps, |steps| *steps == Some(0)).expect("not poisoned");

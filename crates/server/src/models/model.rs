@@ -120,10 +120,11 @@ impl Model {
 
     /// Whether its engine is at one step for longer than `most`.
     pub(super) fn hangs(&self, most: Duration) -> bool {
-        match self.served() {
-            Served::Text(llm) => llm.engine().busy_for().is_some_and(|time| time > most),
-            Served::Vectors(_) => false,
-        }
+        let time = match self.served() {
+            Served::Text(llm) => llm.engine().busy_for(),
+            Served::Vectors(embedder) => embedder.busy_for(),
+        };
+        time.is_some_and(|time| time > most)
     }
 
     /// Whether it answers no more requests, for good.
@@ -167,7 +168,7 @@ impl Drop for Loaded {
     fn drop(&mut self) {
         if *self.is_lost.borrow() {
             // Its thread may never end, and keeps the memory.
-            return self.served.shutdown();
+            return self.served.abandon();
         }
         self.announce();
         let Some((room, n_bytes)) = self.memory.take() else { return };

@@ -64,6 +64,14 @@ impl Served {
         }
     }
 
+    /// Stops the engine or the embedder, whose step may never end, without ever waiting for it.
+    pub(crate) fn abandon(&self) {
+        match self {
+            Self::Text(llm) => llm.shutdown(false),
+            Self::Vectors(embedder) => embedder.abandon(),
+        }
+    }
+
     /// Waits until the thread of the engine has ended, after [`shutdown`](Self::shutdown). That of
     /// an embedder ends where its last owner drops it, who waits for it.
     pub(crate) fn join(&self) {

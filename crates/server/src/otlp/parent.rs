@@ -31,6 +31,11 @@ impl Traced {
         Self { trace: trace.unwrap_or_else(new), parent }
     }
 
+    /// Whether a span is to be sent: its client, where it is traced itself, samples this trace.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.parent.is_none_or(|parent| parent.is_sampled)
+    }
+
     /// The trace in hexadecimal digits.
     pub(crate) fn id(&self) -> String {
         format!("{:032x}", self.trace)

@@ -1,10 +1,11 @@
 //! The span of one request, and its JSON.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
 use super::Traced;
+use super::open::Ended;
 use super::parent::fresh;
 use crate::metrics::ending;
 use crate::outcome::Outcome;
@@ -26,14 +27,12 @@ impl Span {
     /// The span of a request; `None` where its parent is not sampled.
     pub(crate) fn of(outcome: &Outcome<'_>, tenant: &str) -> Option<Self> {
         let about = outcome.about;
-        if about.traced.parent.is_some_and(|parent| !parent.is_sampled) {
+        if !about.traced.is_wanted() {
             return None;
         }
-        let now = SystemTime::now();
-        let end_ns = nanoseconds(now);
-        let begin_ns = end_ns.saturating_sub(about.since.elapsed().as_nanos());
+        let (begin_ns, end_ns) = times(about.since);
         let parts = outcome.parts();
-        let operation = operation(&about.route);
+        let operation = operation(&about.route).unwrap_or("chat");
         let (usage, model) = (outcome.usage, outcome.model.name());
         // A request that names no model gets that of the server.
         let asked = about.stated.model().unwrap_or(model);
@@ -83,6 +82,35 @@ impl Span {
         })
     }
 
+    /// The span of a request that generated no text: it was for vectors or scores, or was refused, or
+    /// its client left before it began.
+    pub(super) fn without_text(ended: &Ended<'_>) -> Self {
+        let Ended { traced, operation, route, id, since, tenant, stated, status, error } = *ended;
+        let (begin_ns, end_ns) = times(since);
+        let (asked, read) = (stated.model(), stated.read());
+        let answering = read.map(|read| &*read.model);
+        let has_failed = status.is_some_and(|status| status >= 500);
+        let mut attributes = vec![
+            ("gen_ai.operation.name", json!(operation)),
+            ("gen_ai.provider.name", json!("pelton")),
+            ("http.route", json!(route)),
+            ("pelton.request.id", json!(id)),
+        ];
+        let known = [
+            ("gen_ai.request.model", asked.or(answering).map(|model| json!(model))),
+            ("gen_ai.response.model", answering.map(|model| json!(model))),
+            ("gen_ai.usage.input_tokens", read.map(|read| json!(read.n_tokens))),
+            ("http.response.status_code", status.map(|status| json!(status))),
+            ("error.type", error.as_ref().map(|error| json!(error))),
+            ("pelton.tenant", tenant.map(|tenant| json!(tenant))),
+        ];
+        attributes.extend(known.into_iter().filter_map(|(name, value)| Some((name, value?))));
+        attributes.extend(stated.attributes());
+        let name = asked.or(answering).map_or(operation.to_owned(), |m| format!("{operation} {m}"));
+        let (span, first_token_ns) = (fresh(), None);
+        Self { traced, span, name, begin_ns, end_ns, first_token_ns, attributes, has_failed }
+    }
+
     /// JSON as OTLP has it: ids in hexadecimal digits, 64-bit numbers as text.
     pub(super) fn json(&self) -> Value {
         let mut span = json!({
@@ -124,12 +152,24 @@ fn any(value: &Value) -> Value {
     }
 }
 
-/// The operation of a route, in the words of the conventions.
-fn operation(route: &str) -> &'static str {
-    match route {
+/// The operation of a route that asks a model, in the words of the conventions where they have one;
+/// `None` for other routes.
+pub(super) fn operation(route: &str) -> Option<&'static str> {
+    Some(match route {
         "/v1/completions" => "text_completion",
-        _ => "chat",
-    }
+        "/v1/chat/completions" | "/v1/messages" | "/v1/responses" => "chat",
+        "/v1/embeddings" => "embeddings",
+        "/v1/rerank" | "/rerank" | "/v2/rerank" => "rerank",
+        "/v1/score" | "/score" => "score",
+        "/v1/classify" | "/classify" => "classify",
+        _ => return None,
+    })
+}
+
+/// Beginning and end of a span that ends now, in nanoseconds since 1970.
+fn times(since: Instant) -> (u128, u128) {
+    let end_ns = nanoseconds(SystemTime::now());
+    (end_ns.saturating_sub(since.elapsed().as_nanos()), end_ns)
 }
 
 fn nanoseconds(at: SystemTime) -> u128 {

@@ -1,7 +1,9 @@
 //! Parts of a request and of its answer that only a span repeats.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use pelton_base::TenantId;
 use serde_json::{Value, json};
 
 /// Filled while a request is read and answered.
@@ -10,6 +12,17 @@ pub(crate) struct Stated {
     model: OnceLock<Box<str>>,
     parameters: OnceLock<Parameters>,
     answer: OnceLock<Box<str>>,
+    tenant: OnceLock<TenantId>,
+    read: OnceLock<Read>,
+    has_span: AtomicBool,
+}
+
+/// The outcome of a request that generates no text, such as one for vectors.
+#[derive(Clone, Debug)]
+pub(super) struct Read {
+    /// The model that answered.
+    pub(super) model: Box<str>,
+    pub(super) n_tokens: usize,
 }
 
 /// Parameters as the request states them; the model's defaults are not among them.
@@ -39,6 +52,29 @@ impl Stated {
     /// Notes the id of the answer.
     pub(crate) fn note_answer(&self, id: &str) {
         let _ = self.answer.set(id.into());
+    }
+
+    /// Notes that the request was let in, and for whom.
+    pub(crate) fn note_tenant(&self, tenant: TenantId) {
+        let _ = self.tenant.set(tenant);
+    }
+
+    /// Notes the model that read the request's texts, and the number of their tokens.
+    pub(crate) fn note_read(&self, model: &str, n_tokens: usize) {
+        let _ = self.read.set(Read { model: model.into(), n_tokens });
+    }
+
+    /// Whether the caller is the first that wants to send a span of this request.
+    pub(crate) fn claim_span(&self) -> bool {
+        !self.has_span.swap(true, Ordering::Relaxed)
+    }
+
+    pub(super) fn tenant(&self) -> Option<TenantId> {
+        self.tenant.get().copied()
+    }
+
+    pub(super) fn read(&self) -> Option<&Read> {
+        self.read.get()
     }
 
     pub(super) fn model(&self) -> Option<&str> {

@@ -23,6 +23,7 @@ mod table;
 mod timeline;
 pub(crate) mod tokens;
 mod usage;
+mod vectors;
 mod version;
 
 use std::panic::AssertUnwindSafe;
@@ -67,6 +68,7 @@ pub(crate) fn router(state: AppState) -> Router {
         .layer(axum::middleware::from_fn_with_state(state.clone(), crate::host::layer))
         .layer(axum::middleware::from_fn(messages::envelope::layer))
         .layer(axum::middleware::from_fn_with_state(state.clone(), crate::metrics::layer))
+        .layer(axum::middleware::from_fn_with_state(state.clone(), crate::otlp::layer))
         .layer(axum::middleware::from_fn(crate::request_id::layer))
         .with_state(state)
 }
@@ -77,6 +79,7 @@ pub(crate) fn inner(state: AppState) -> Router {
     table::routed()
         .fallback(async |request: Request| ApiError::no_route(request.uri().path()))
         .layer(axum::middleware::from_fn(catch_panic))
+        .layer(axum::middleware::from_fn_with_state(state.clone(), crate::otlp::layer))
         .with_state(state)
 }
 

@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use pelton_llm::{EmbedModel, EmbedOptions, Embedder, ModelRef, TypedTokens};
 use pelton_server::{Loader, ModelSpec, Served};
+use pelton_testkit::TinyEncoder;
 
-use super::parrot::{Gate, heavy_parrot};
+use super::parrot::{Gate, heavy_parrot, one_thread};
 
 /// Bytes of the weights of a parrot.
 pub const WEIGHT_BYTES: u64 = 100 << 20;
@@ -50,4 +52,61 @@ pub fn spec(name: &str, loader: &Arc<Parrots>) -> ModelSpec {
     let (loader, aliases) = (Arc::clone(loader) as Arc<dyn Loader>, vec![format!("{name}-alias")]);
     let settings = String::new();
     ModelSpec { name: name.to_owned(), aliases, preload: false, keep_alive: None, settings, loader }
+}
+
+/// Loads a tiny encoder, whose steps wait at a gate.
+#[derive(Default)]
+pub struct Encoders {
+    /// Lets the encoders work that are loaded from now on.
+    pub gate: Mutex<Gate>,
+    pub n_loads: AtomicU64,
+    pub n_abandoned: AtomicU64,
+    pub is_broken: AtomicBool,
+}
+
+/// A model behind a gate.
+struct Gated(Gate, Box<dyn EmbedModel>);
+
+impl EmbedModel for Gated {
+    fn n_places(&self) -> usize {
+        self.1.n_places()
+    }
+
+    fn embed(&mut self, texts: &[TypedTokens]) -> Vec<Vec<f32>> {
+        self.0.pass();
+        self.1.embed(texts)
+    }
+}
+
+impl Loader for Encoders {
+    fn weight_bytes(&self) -> Result<u64, String> {
+        Ok(WEIGHT_BYTES)
+    }
+
+    fn load(&self, _: Option<u64>) -> Result<Served, String> {
+        if self.is_broken.load(Ordering::SeqCst) {
+            return Err("model.gguf: the file ends early".to_owned());
+        }
+        self.n_loads.fetch_add(1, Ordering::SeqCst);
+        let gate = self.gate.lock().expect("no panic").clone();
+        let folder = tempfile::tempdir().expect("a folder");
+        TinyEncoder::default().write_folder(folder.path());
+        let model = ModelRef::parse(folder.path().to_str().expect("UTF-8")).expect("a folder");
+        let wrap = |model| Box::new(Gated(gate, model)) as Box<dyn EmbedModel>;
+        let options = EmbedOptions::default();
+        let embedder = Embedder::load_behind(&one_thread(), &model, &options, &mut |_| {}, wrap)
+            .expect("loads");
+        Ok(Served::Vectors(embedder))
+    }
+
+    fn abandon_threads(&self) {
+        self.n_abandoned.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// An encoder that is loaded when it is asked for.
+pub fn encoder(name: &str, loader: &Arc<Encoders>) -> ModelSpec {
+    let (loader, name) = (Arc::clone(loader) as Arc<dyn Loader>, name.to_owned());
+    let (aliases, settings) = (Vec::new(), String::new());
+    ModelSpec { name, aliases, preload: false, keep_alive: None, settings, loader }
 }

@@ -5,8 +5,9 @@ mod types;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use tokio::sync::oneshot;
+use pelton_llm::{Classes, EmbedTicket, Embedder, LlmError, PreparedClasses};
 
+use super::vectors::{Texts, answered};
 use crate::error::ApiError;
 use crate::state::{AppState, Running};
 use crate::wire::Body;
@@ -17,33 +18,42 @@ pub(crate) fn read_only(bytes: &[u8]) -> Result<(), ApiError> {
     ClassifyBody::read(bytes).map(drop)
 }
 
+impl Texts for ClassifyBody {
+    type Prepared = PreparedClasses;
+    type Answer = Classes;
+
+    fn prepare(&self, model: &Embedder) -> Result<PreparedClasses, LlmError> {
+        model.prepare_classes(&self.inputs, self.truncate)
+    }
+
+    fn n_tokens(prepared: &PreparedClasses) -> usize {
+        prepared.n_tokens()
+    }
+
+    fn submit(
+        model: &Embedder,
+        prepared: PreparedClasses,
+        reply: impl FnOnce(Result<Classes, LlmError>) + Send + 'static,
+    ) -> Result<EmbedTicket, LlmError> {
+        model.submit_classes(prepared, reply)
+    }
+
+    fn n_read(answer: &Classes) -> usize {
+        answer.n_tokens.iter().sum()
+    }
+}
+
 /// Gives each text the probabilities of the model's labels.
-///
-/// When the client goes away this future is dropped, and with its ticket the request.
 pub(crate) async fn handle(
     State(state): State<AppState>,
     running: Running,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let (app, gate) = (state.clone(), running.ticket());
-    let (send, received) = oneshot::channel();
-    let (ticket, model) = super::reading(&state, body, move |bytes| {
-        let body = ClassifyBody::read(&bytes)?;
-        drop(bytes);
-        let model = app.model(body.model.as_deref())?;
-        let embedder = model.embedder()?;
-        let prepared = embedder.prepare_classes(body.inputs, body.truncate)?;
-        gate.map_or(Ok(()), |gate| gate.reserve_prompt(prepared.n_tokens()))?;
-        let ticket = embedder.submit_classes(prepared, move |classes| {
-            // The client may have gone, and then the answer is dropped.
-            let _ = send.send(classes);
-        })?;
-        Ok((ticket, model))
-    })
-    .await?;
-    let classes = received.await.map_err(|_| ApiError::draining())??;
-    drop(ticket);
-    running.used(model.name(), classes.n_tokens.iter().sum()).await;
+    let read = |bytes: Vec<u8>| {
+        let mut body = ClassifyBody::read(&bytes)?;
+        Ok((body.model.take(), body))
+    };
+    let (model, classes, _) = answered(&state, &running, body, read).await?;
     let labels = &model.embedder()?.info().labels;
     Ok(Json(answer(model.name().to_owned(), labels, classes)).into_response())
 }

@@ -6,52 +6,66 @@ mod validate;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use pelton_llm::EmbedRequest;
-use tokio::sync::oneshot;
+use pelton_llm::{EmbedRequest, EmbedTicket, Embedder, Embeddings, LlmError, PreparedEmbed};
 
+use super::vectors::{Texts, answered};
 use crate::error::ApiError;
 use crate::state::{AppState, Running};
 use crate::wire::Body;
+use types::{EmbeddingsBody, VectorFormat};
 
 /// Reads and checks a body, as far as it does not depend on the model.
 pub(crate) fn parse(bytes: &[u8]) -> Result<EmbedRequest, ApiError> {
-    validate::check(types::EmbeddingsBody::read(bytes)?).map(|(request, _)| request)
+    validate::check(EmbeddingsBody::read(bytes)?).map(|(request, _)| request)
 }
 
 /// Reads a body as the handler does.
 pub(crate) fn read_only(bytes: &[u8]) -> Result<(), ApiError> {
-    types::EmbeddingsBody::read(bytes).map(drop)
+    EmbeddingsBody::read(bytes).map(drop)
+}
+
+/// A request, and the format of its vectors.
+struct Embed(EmbedRequest, VectorFormat);
+
+impl Texts for Embed {
+    type Prepared = PreparedEmbed;
+    type Answer = Embeddings;
+
+    fn prepare(&self, model: &Embedder) -> Result<PreparedEmbed, LlmError> {
+        model.prepare(&self.0)
+    }
+
+    fn n_tokens(prepared: &PreparedEmbed) -> usize {
+        prepared.n_tokens()
+    }
+
+    fn submit(
+        model: &Embedder,
+        prepared: PreparedEmbed,
+        reply: impl FnOnce(Result<Embeddings, LlmError>) + Send + 'static,
+    ) -> Result<EmbedTicket, LlmError> {
+        model.submit(prepared, reply)
+    }
+
+    fn n_read(answer: &Embeddings) -> usize {
+        answer.n_tokens.iter().sum()
+    }
 }
 
 /// Makes vectors of texts.
-///
-/// When the client goes away this future is dropped, and with its ticket the request.
 pub(crate) async fn handle(
     State(state): State<AppState>,
     running: Running,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let (app, gate) = (state.clone(), running.ticket());
-    let (send, answer) = oneshot::channel();
-    let (ticket, format, model) = super::reading(&state, body, move |bytes| {
-        let body = types::EmbeddingsBody::read(&bytes)?;
-        drop(bytes);
-        let model = app.model(body.model.as_deref())?;
-        let embedder = model.embedder()?;
+    let read = |bytes: Vec<u8>| {
+        let mut body = EmbeddingsBody::read(&bytes)?;
+        let model = body.model.take();
         let (request, format) = validate::check(body)?;
-        let prepared = embedder.prepare(request)?;
-        gate.map_or(Ok(()), |gate| gate.reserve_prompt(prepared.n_tokens()))?;
-        let ticket = embedder.submit(prepared, move |embeddings| {
-            // The client may have gone, and then the answer is dropped.
-            let _ = send.send(embeddings);
-        })?;
-        Ok((ticket, format, model))
-    })
-    .await?;
-    let embeddings = answer.await.map_err(|_| ApiError::draining())??;
-    drop(ticket);
+        Ok((model, Embed(request, format)))
+    };
+    let (model, embeddings, Embed(_, format)) = answered(&state, &running, body, read).await?;
     let name = model.name().to_owned();
-    running.used(&name, embeddings.n_tokens.iter().sum()).await;
     let answer = super::blocking(move || Ok(types::answer(name, embeddings, format))).await?;
     Ok(Json(answer).into_response())
 }

@@ -5,11 +5,10 @@ mod types;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use pelton_llm::{ScoreRequest, Scores};
-use tokio::sync::oneshot;
+use pelton_llm::{EmbedTicket, Embedder, LlmError, PreparedScores, ScoreRequest, Scores};
 
+use super::vectors::{Texts, answered};
 use crate::error::ApiError;
-use crate::models::Model;
 use crate::state::{AppState, Running};
 use crate::wire::Body;
 
@@ -51,11 +50,11 @@ async fn rerank(
     version: &'static str,
     returns_documents: bool,
 ) -> Result<Response, ApiError> {
-    let read = move |bytes: Vec<u8>| {
+    let read = |bytes: Vec<u8>| {
         let mut body = RerankBody::read(&bytes)?;
         Ok((body.model.take(), body))
     };
-    let (model, scores, body) = scored(state, &running, body, read, |body| &body.request).await?;
+    let (model, scores, body) = answered(state, &running, body, read).await?;
     let name = model.name().to_owned();
     let answered = super::blocking(move || {
         let wanted = body.into_wanted(returns_documents);
@@ -64,33 +63,38 @@ async fn rerank(
     Ok(Json(answered.await?).into_response())
 }
 
-/// Reads a body and computes the scores of its pairs.
-///
-/// When the client goes away this future is dropped, and with its ticket the request.
-pub(super) async fn scored<T: Send + 'static>(
-    state: &AppState,
-    running: &Running,
-    body: Body,
-    read: impl FnOnce(Vec<u8>) -> Result<(Option<String>, T), ApiError> + Send + 'static,
-    request: fn(&T) -> &ScoreRequest,
-) -> Result<(Model, Scores, T), ApiError> {
-    let (app, gate) = (state.clone(), running.ticket());
-    let (send, answer) = oneshot::channel();
-    let (ticket, model, body) = super::reading(state, body, move |bytes| {
-        let (asked, body) = read(bytes)?;
-        let model = app.model(asked.as_deref())?;
-        let embedder = model.embedder()?;
-        let prepared = embedder.prepare_scores(request(&body))?;
-        gate.map_or(Ok(()), |gate| gate.reserve_prompt(prepared.n_tokens()))?;
-        let ticket = embedder.submit_scores(prepared, move |scores| {
-            // The client may have gone, and then the answer is dropped.
-            let _ = send.send(scores);
-        })?;
-        Ok((ticket, model, body))
-    })
-    .await?;
-    let scores = answer.await.map_err(|_| ApiError::draining())??;
-    drop(ticket);
-    running.used(model.name(), scores.n_tokens).await;
-    Ok((model, scores, body))
+/// A request for scores of pairs, in any shape.
+pub(super) trait Pairs: Send + 'static {
+    fn pairs(&self) -> &ScoreRequest;
+}
+
+impl Pairs for RerankBody {
+    fn pairs(&self) -> &ScoreRequest {
+        &self.request
+    }
+}
+
+impl<T: Pairs> Texts for T {
+    type Prepared = PreparedScores;
+    type Answer = Scores;
+
+    fn prepare(&self, model: &Embedder) -> Result<PreparedScores, LlmError> {
+        model.prepare_scores(self.pairs())
+    }
+
+    fn n_tokens(prepared: &PreparedScores) -> usize {
+        prepared.n_tokens()
+    }
+
+    fn submit(
+        model: &Embedder,
+        prepared: PreparedScores,
+        reply: impl FnOnce(Result<Scores, LlmError>) + Send + 'static,
+    ) -> Result<EmbedTicket, LlmError> {
+        model.submit_scores(prepared, reply)
+    }
+
+    fn n_read(answer: &Scores) -> usize {
+        answer.n_tokens
+    }
 }

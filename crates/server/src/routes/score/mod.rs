@@ -7,7 +7,8 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use pelton_llm::ScoreRequest;
 
-use super::rerank::scored;
+use super::rerank::Pairs;
+use super::vectors::answered;
 use crate::error::ApiError;
 use crate::state::{AppState, Running};
 use crate::wire::Body;
@@ -24,6 +25,12 @@ pub(crate) fn read_only(bytes: &[u8]) -> Result<(), ApiError> {
     ScoreBody::read(bytes).map(drop)
 }
 
+impl Pairs for ScoreBody {
+    fn pairs(&self) -> &ScoreRequest {
+        &self.request
+    }
+}
+
 /// Scores pairs of texts.
 pub(crate) async fn handle(
     State(state): State<AppState>,
@@ -31,9 +38,9 @@ pub(crate) async fn handle(
     body: Body,
 ) -> Result<Response, ApiError> {
     let read = |bytes: Vec<u8>| {
-        let ScoreBody { model, request } = ScoreBody::read(&bytes)?;
-        Ok((model, request))
+        let mut body = ScoreBody::read(&bytes)?;
+        Ok((body.model.take(), body))
     };
-    let (model, scores, _) = scored(&state, &running, body, read, |request| request).await?;
+    let (model, scores, _) = answered(&state, &running, body, read).await?;
     Ok(Json(answer(model.name().to_owned(), scores)).into_response())
 }
