@@ -14,6 +14,7 @@ use axum::response::Response;
 
 use super::span::operation;
 use super::{Span, Stated, Traced};
+use crate::access::Caller;
 use crate::error::Noted;
 use crate::request_id;
 use crate::state::AppState;
@@ -74,6 +75,11 @@ impl Open {
         if !app.sends_spans() || !traced.is_wanted() {
             return None;
         }
+        let stated = Stated::default();
+        // Requests from inside, such as those of batches, come with their caller.
+        if let Some(caller) = request.extensions().get::<Caller>() {
+            stated.note_tenant(caller.tenant);
+        }
         Some(Self {
             app: app.clone(),
             operation: operation(route)?,
@@ -81,7 +87,7 @@ impl Open {
             id: request_id::of(request.headers()).into(),
             traced,
             since: Instant::now(),
-            stated: Arc::default(),
+            stated: Arc::new(stated),
             status: None,
             error: None,
         })
