@@ -187,6 +187,13 @@ fn facts_and_advice_need_no_measurement() {
     let told = with_cache(cache.path(), &["doctor", "--no-measure", "--json"]).json();
     assert_eq!((&told["measured"], &told["record"]), (&Value::Null, &Value::Null));
     assert!(told["machine"]["n_processors"].as_u64().is_some_and(|n| n > 0));
+    // The scalar kernels run everywhere, and are the best of no machine that is tested.
+    let mut forced = command(&["doctor", "--no-measure"]);
+    forced.env("XDG_CACHE_HOME", cache.path()).env("PELTON_KERNELS", "scalar");
+    let forced = outcome(&forced.output().expect("the binary starts"));
+    for part in ["the kernels `scalar` are forced", "unset PELTON_KERNELS"] {
+        assert!(forced.stdout.contains(part), "`{part}` is missing in\n{}", forced.stdout);
+    }
 }
 
 #[test]

@@ -89,6 +89,28 @@ pub(super) fn of_facts(facts: &Facts, n_threads: usize) -> Vec<Advice> {
     all
 }
 
+/// Whether better kernels than those in use could run: `best` are the best that this program may use,
+/// `used` those that it uses.
+pub(super) fn of_kernels(facts: &Facts, best: &str, used: &str) -> Option<Advice> {
+    if used != best {
+        return Some(Advice::new(
+            format!("the kernels `{used}` are forced, and this machine can run `{best}`"),
+            "unset PELTON_KERNELS",
+        ));
+    }
+    let has = |name: &str| facts.instructions.iter().any(|instruction| instruction == name);
+    let has_tiles = ["amx_tile", "amx_int8", "amx_bf16"].into_iter().all(has);
+    (has_tiles && best != "amx").then(|| {
+        Advice::new(
+            format!(
+                "the processor has tile registers (AMX), which the system does not grant to this program, \
+                 so `{best}` computes prompts and batches"
+            ),
+            "Linux 5.16 or later, and a sandbox that lets `arch_prctl` pass",
+        )
+    })
+}
+
 /// Everything that the measurements tell.
 pub(super) fn of_baseline(measured: &Baseline) -> Vec<Advice> {
     let mut all = vec![limits(measured)];
@@ -178,6 +200,21 @@ mod tests {
         let advice = of_baseline(&baseline(&[(1, 8e9), (2, 15e9), (4, 30e9)], 2.0));
         assert_eq!(advice.len(), 1);
         assert!(advice[0].finding.contains("30.0 GB/s") && advice[0].change.is_none());
+    }
+
+    #[test]
+    fn kernels_that_could_be_better_are_named() {
+        let names = ["amx_tile", "amx_int8", "amx_bf16"].map(str::to_owned);
+        let with_tiles = Facts { instructions: names.to_vec(), ..Facts::default() };
+        let without = Facts { instructions: names[..1].to_vec(), ..Facts::default() };
+        assert_eq!(of_kernels(&with_tiles, "amx", "amx"), None);
+        assert_eq!(of_kernels(&without, "avx512vnni", "avx512vnni"), None);
+        let refused = of_kernels(&with_tiles, "avx512vnni", "avx512vnni").expect("a finding");
+        assert!(refused.finding.contains("does not grant"), "{refused:?}");
+        assert!(refused.change.is_some_and(|change| change.contains("arch_prctl")));
+        let forced = of_kernels(&with_tiles, "amx", "avx2").expect("a finding");
+        assert!(forced.finding.contains("`avx2` are forced"), "{forced:?}");
+        assert_eq!(forced.change.as_deref(), Some("unset PELTON_KERNELS"));
     }
 
     #[test]

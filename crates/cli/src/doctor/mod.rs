@@ -97,6 +97,8 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<()> {
     let facts = Facts::read(Path::new("/"));
     let n_threads = args.threads().unwrap_or_else(default_threads);
     let mut advice = advice::of_facts(&facts, n_threads);
+    let (best, used) = (Kernels::best(), Kernels::get().unwrap_or_else(|_| Kernels::best()));
+    advice.splice(0..0, advice::of_kernels(&facts, best.name, used.name));
     let (mut measured, mut kept, mut ceilings_until_stop) = (None, None, None);
     let found = if args.no_measure { None } else { Some(measure(args)?) };
     if let Some(Err(ceilings)) = found {
