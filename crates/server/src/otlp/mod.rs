@@ -1,4 +1,5 @@
-//! OpenTelemetry traces: one span for each request that asks a model, sent to a collector over OTLP/HTTP in JSON.
+//! OpenTelemetry traces: one span for each request that asks a model, sent to a collector over
+//! OTLP/HTTP in JSON.
 //!
 //! ```text
 //!   request ends ──▶ Span ──▶ queue of 2048 ──▶ thread: batches of 512, or each 5 s ──▶ collector

@@ -21,8 +21,8 @@
 //!   as the layout has its scales) ascending, from 0; `isum` is the exact integer dot product of
 //!   the group (at most 2^19, so exact in f32), `sx` and `sw` the scales of activations and
 //!   weights. Where activations share scales in larger groups ([`Cpu::activation_group`]) and the
-//!   weights do, too, a group has as many inputs as share both. Where weights have a bias, `acc[n] = fma(sx * (sum x as f32), bias[n], acc[n])`
-//!   follows.
+//!   weights do, too, a group has as many inputs as share both. Where weights have a bias,
+//!   `acc[n] = fma(sx * (sum x as f32), bias[n], acc[n])` follows.
 //!
 //! The order does not mention rows, tiles or threads: the bits are the same for every M, on every
 //! instruction set, with any team. (Payload and sign of a NaN are not part of the promise, nor are
