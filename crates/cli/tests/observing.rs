@@ -50,16 +50,22 @@ fn collector(statuses: &'static [u16]) -> (String, Receiver<(String, Value)>) {
 
 /// Asks for an answer, with more lines in the head.
 fn ask(server: &Server, lines: &str) {
-    let body =
-        json!({"prompt": "Once upon a time", "max_tokens": 4, "ignore_eos": true}).to_string();
+    let body = json!({"prompt": "Once upon a time", "max_tokens": 4, "ignore_eos": true});
+    assert_eq!(status(server, "/v1/completions", lines, &body), 200);
+}
+
+/// The status of the answer to a body, with more lines in the head.
+fn status(server: &Server, path: &str, lines: &str, body: &Value) -> u16 {
+    let body = body.to_string();
     let n = body.len();
     let request = format!(
-        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{lines}\
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{lines}\
          content-type: application/json\r\ncontent-length: {n}\r\n\r\n{body}"
     );
     let mut answer = String::new();
     server.send(&request).read_to_string(&mut answer).expect("an answer");
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
+    status.unwrap_or_else(|| panic!("no status: {answer}"))
 }
 
 /// Waits until the metrics have this line.
@@ -199,16 +205,8 @@ fn requests_for_vectors_and_refused_requests_have_spans() {
     let (url, bodies) = collector(&[200]);
     let config = config.to_str().expect("UTF-8");
     let server = Server::start(&["--config", config, "--otlp-endpoint", &url]).expect("it listens");
-    let ask = |path: &str, key: &str, body: Value| {
-        let body = body.to_string();
-        let n = body.len();
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-api-key: {key}\r\n\
-             content-type: application/json\r\ncontent-length: {n}\r\n\r\n{body}"
-        );
-        let mut answer = String::new();
-        server.send(&request).read_to_string(&mut answer).expect("an answer");
-        answer.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok()).expect("a status")
+    let ask = |path: &str, key: &str, body: &Value| {
+        status(&server, path, &format!("x-api-key: {key}\r\n"), body)
     };
     let said = json!([{"role": "user", "content": "Hi"}]);
     let n = |n: i64| json!({"intValue": n.to_string()});
@@ -216,17 +214,19 @@ fn requests_for_vectors_and_refused_requests_have_spans() {
     let cases = [
         ("/v1/embeddings", "secret", json!({"model": "vectors", "input": "Hi"}), 200),
         ("/rerank", "secret", json!({"model": "vectors", "query": "a", "documents": ["b"]}), 200),
+        ("/v1/score", "secret", json!({"model": "vectors", "text_1": "a", "text_2": "b"}), 200),
+        ("/classify", "secret", json!({"model": "vectors", "input": "a"}), 400),
         ("/v1/embeddings", "secret", json!({"model": "nothing", "input": "Hi"}), 404),
         ("/v1/completions", "secret", json!({"model": "tales", "prompt": "Hi", "n": 0}), 400),
         ("/v1/messages", "secret", json!({"model": "tales", "messages": said}), 400),
         ("/v1/chat/completions", "wrong", json!({"model": "tales", "messages": said}), 401),
     ];
     for (path, key, body, status) in &cases {
-        assert_eq!(ask(path, key, body.clone()), *status, "{path}");
+        assert_eq!(ask(path, key, body), *status, "{path}");
     }
     // Neither asks a model.
-    assert_eq!(ask("/tokenize", "secret", json!({"model": "tales", "prompt": "Hi"})), 200);
-    assert_eq!(ask("/v1/nothing", "secret", json!({})), 404);
+    assert_eq!(ask("/tokenize", "secret", &json!({"model": "tales", "prompt": "Hi"})), 200);
+    assert_eq!(ask("/v1/nothing", "secret", &json!({})), 404);
     signal("TERM", server.pid());
     let (_, body) = bodies.recv_timeout(PATIENCE).expect("a batch at the end");
     let spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().expect("a list");
@@ -234,6 +234,8 @@ fn requests_for_vectors_and_refused_requests_have_spans() {
     let expected = [
         "embeddings vectors",
         "rerank vectors",
+        "score vectors",
+        "classify vectors",
         "embeddings nothing",
         "text_completion tales",
         "chat",
@@ -251,8 +253,8 @@ fn requests_for_vectors_and_refused_requests_have_spans() {
     }
     assert_eq!(attribute(&spans[0], "gen_ai.response.model"), text("vectors"));
     assert_eq!(attribute(&spans[0], "pelton.tenant"), text("blue"));
-    assert_eq!(attribute(&spans[2], "error.type"), text("model_not_found"));
-    assert_eq!(attribute(&spans[5], "error.type"), text("invalid_api_key"));
+    assert_eq!(attribute(&spans[4], "error.type"), text("model_not_found"));
+    assert_eq!(attribute(&spans[7], "error.type"), text("invalid_api_key"));
 }
 
 #[test]

@@ -70,8 +70,7 @@ pub use pelton_engine::{
     RowContext, SpecConfig, SpecMethod, SpecStats, Trace,
 };
 pub use pelton_kernels::NodePolicy;
-pub use pelton_model::embed::TypedTokens;
-pub use pelton_model::embed::{Pooling, UnknownPooling};
+pub use pelton_model::embed::{Pooling, TypedTokens, UnknownPooling};
 pub use pelton_parse::{Tool, ToolCall, ToolChoice};
 pub use processors::Processors;
 pub use reference::{LocalModel, ModelRef};

@@ -254,13 +254,17 @@ async fn other_settings_load_a_model_anew_and_leave_the_others_alone() {
     server.stop().await;
 }
 
-/// A server whose engines may take half a second for a step, and the gate of its model.
+/// A server of a model that may take half a second for a step.
+async fn start_watched(spec: ModelSpec) -> Running {
+    let catalog = Catalog::new(vec![spec], None).expect("a name");
+    let step_timeout = Duration::from_millis(500);
+    start_models(catalog, ServeConfig { step_timeout, ..ServeConfig::default() }).await
+}
+
+/// A watched server of parrots, and their gate.
 async fn watched() -> (Running, Arc<Parrots>, Gate) {
     let a = Arc::<Parrots>::default();
-    let catalog = Catalog::new(vec![spec("a", &a)], None).expect("a name");
-    let step_timeout = Duration::from_millis(500);
-    let server =
-        start_models(catalog, ServeConfig { step_timeout, ..ServeConfig::default() }).await;
+    let server = start_watched(spec("a", &a)).await;
     let gate = Gate::closed(0);
     *a.gate.lock().expect("no panic") = gate.clone();
     (server, a, gate)
@@ -331,13 +335,10 @@ async fn a_model_that_cannot_be_loaded_anew_ends_the_server_when_its_engine_hang
     gate.open();
 }
 
-/// A server whose embedding model may take half a second for a step, and the gate of that model.
+/// A watched server of an embedding model, and its gate.
 async fn watched_encoder() -> (Running, Arc<Encoders>, Gate) {
     let loader = Arc::<Encoders>::default();
-    let catalog = Catalog::new(vec![encoder("e", &loader)], None).expect("a name");
-    let step_timeout = Duration::from_millis(500);
-    let server =
-        start_models(catalog, ServeConfig { step_timeout, ..ServeConfig::default() }).await;
+    let server = start_watched(encoder("e", &loader)).await;
     let gate = Gate::closed(0);
     *loader.gate.lock().expect("no panic") = gate.clone();
     (server, loader, gate)
@@ -349,8 +350,10 @@ async fn requests_that_an_embedding_model_hangs_on_are_run_again_by_another_one(
         ("/v1/embeddings", json!({"model": "e", "input": ["abc", "de"]})),
         ("/v1/rerank", json!({"model": "e", "query": "abc", "documents": ["de", "ab"]})),
         ("/v1/score", json!({"model": "e", "text_1": "abc", "text_2": ["de", "ab"]})),
+        ("/classify", json!({"model": "e", "input": ["w1 w2", "w3"]})),
     ] {
         let (server, loader, gate) = watched_encoder().await;
+        loader.are_classifiers.store(path == "/classify", Ordering::SeqCst);
         let hung = server.raw_later(post_text(path, &body.to_string()));
         until(&server, "e", "loaded").await;
         // The next version works.

@@ -62,15 +62,19 @@ pub(crate) fn known_machine() -> Option<(Hardware, bool)> {
     Some((entry.hardware, entry.is_noisy))
 }
 
+/// The kernels that compute here; the best ones where the environment names none that exist.
+fn kernels_in_use() -> &'static Kernels {
+    Kernels::get().unwrap_or_else(|_| Kernels::best())
+}
+
 /// This machine in the form of reports, with its record where there is one.
 pub(crate) fn machine() -> Machine {
     let facts = Facts::read(Path::new("/"));
     let entry = record::path().and_then(|file| record::of_this_machine(&file));
-    let kernels = Kernels::get().unwrap_or_else(|_| Kernels::best());
     Machine {
         cpu: cpu_model(),
         n_processors: facts.n_processors,
-        kernels: kernels.name.to_owned(),
+        kernels: kernels_in_use().name.to_owned(),
         threads: default_threads(),
         cpu_quota: facts.cpu_quota,
         memory_bytes: facts.memory_bytes,
@@ -97,8 +101,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<()> {
     let facts = Facts::read(Path::new("/"));
     let n_threads = args.threads().unwrap_or_else(default_threads);
     let mut advice = advice::of_facts(&facts, n_threads);
-    let (best, used) = (Kernels::best(), Kernels::get().unwrap_or_else(|_| Kernels::best()));
-    advice.splice(0..0, advice::of_kernels(&facts, best.name, used.name));
+    advice.splice(0..0, advice::of_kernels(&facts, Kernels::best().name, kernels_in_use().name));
     let (mut measured, mut kept, mut ceilings_until_stop) = (None, None, None);
     let found = if args.no_measure { None } else { Some(measure(args)?) };
     if let Some(Err(ceilings)) = found {

@@ -59,7 +59,7 @@ pub(super) fn path() -> Option<PathBuf> {
 
 /// The record of this machine, with as many threads as are usual if there are several.
 pub(super) fn of_this_machine(file: &Path) -> Option<Entry> {
-    let kernels = Kernels::get().unwrap_or_else(|_| Kernels::best());
+    let kernels = super::kernels_in_use();
     let (cpu, threads) = (cpu_model(), default_threads());
     let same =
         |entry: &Entry| entry.fingerprint.cpu == cpu && entry.fingerprint.kernels == kernels.name;

@@ -68,11 +68,14 @@ pub(crate) async fn layer(
 impl Open {
     /// `None` where no span of the request is sent.
     fn of(app: &AppState, request: &Request) -> Option<Self> {
-        let is_post = request.method() == Method::POST;
-        let route = request.extensions().get::<MatchedPath>().filter(|_| is_post)?.as_str();
+        if !app.sends_spans() || request.method() != Method::POST {
+            return None;
+        }
+        let route = request.extensions().get::<MatchedPath>()?.as_str();
+        let operation = operation(route)?;
         let traced = request.extensions().get::<Traced>().copied();
         let traced = traced.unwrap_or_else(|| Traced::of(request.headers()));
-        if !app.sends_spans() || !traced.is_wanted() {
+        if !traced.is_wanted() {
             return None;
         }
         let stated = Stated::default();
@@ -82,7 +85,7 @@ impl Open {
         }
         Some(Self {
             app: app.clone(),
-            operation: operation(route)?,
+            operation,
             route: route.into(),
             id: request_id::of(request.headers()).into(),
             traced,

@@ -175,3 +175,16 @@ fn times(since: Instant) -> (u128, u128) {
 fn nanoseconds(at: SystemTime) -> u128 {
     at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_route_that_batches_may_ask_has_an_operation() {
+        for url in crate::batch::URLS {
+            assert!(operation(url).is_some(), "{url}");
+        }
+        assert_eq!(operation("/tokenize"), None);
+    }
+}

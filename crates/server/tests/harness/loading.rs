@@ -7,6 +7,7 @@ use std::time::Duration;
 use pelton_llm::{EmbedModel, EmbedOptions, Embedder, ModelRef, TypedTokens};
 use pelton_server::{Loader, ModelSpec, Served};
 use pelton_testkit::TinyEncoder;
+use pelton_testkit::golden::ranker_named;
 
 use super::parrot::{Gate, heavy_parrot, one_thread};
 
@@ -57,6 +58,8 @@ pub fn spec(name: &str, loader: &Arc<Parrots>) -> ModelSpec {
 /// Loads a tiny encoder, whose steps wait at a gate.
 #[derive(Default)]
 pub struct Encoders {
+    /// Whether they are classifiers, and make no vectors.
+    pub are_classifiers: AtomicBool,
     /// Lets the encoders work that are loaded from now on.
     pub gate: Mutex<Gate>,
     pub n_loads: AtomicU64,
@@ -90,7 +93,10 @@ impl Loader for Encoders {
         self.n_loads.fetch_add(1, Ordering::SeqCst);
         let gate = self.gate.lock().expect("no panic").clone();
         let folder = tempfile::tempdir().expect("a folder");
-        TinyEncoder::default().write_folder(folder.path());
+        match self.are_classifiers.load(Ordering::SeqCst) {
+            true => ranker_named("bert-labels").write_folder(folder.path()),
+            false => TinyEncoder::default().write_folder(folder.path()),
+        }
         let model = ModelRef::parse(folder.path().to_str().expect("UTF-8")).expect("a folder");
         let wrap = |model| Box::new(Gated(gate, model)) as Box<dyn EmbedModel>;
         let options = EmbedOptions::default();
