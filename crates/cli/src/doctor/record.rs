@@ -13,7 +13,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use pelton_kernels::{Kernels, cpu_model, default_threads};
+use pelton_kernels::{cpu_model, default_threads};
 use pelton_llm::RuntimeOptions;
 use pelton_plan::Hardware;
 use pelton_tensor::PendingFile;
@@ -105,7 +105,7 @@ mod tests {
         Entry {
             fingerprint: Fingerprint {
                 cpu: cpu.to_owned(),
-                kernels: Kernels::get().expect("known kernels").name.to_owned(),
+                kernels: crate::doctor::kernels_in_use().name.to_owned(),
                 threads,
             },
             measured_at,
