@@ -205,17 +205,38 @@ fn every_instruction_set_returns_the_bits_of_the_scalar_one_at_every_m() {
 }
 
 #[test]
+fn rows_of_many_groups_and_strips_of_many_panels_give_the_bits_of_the_scalar_kernels() {
+    let cpus: Vec<Cpu> = Kernels::available().map(|kernels| Cpu::with(kernels, 1)).collect();
+    for &layout in WeightLayout::ALL {
+        for groups in [27, 40] {
+            let k = 32 * groups / layout.block_len().max(32) * layout.block_len().max(32);
+            let n = 200;
+            let w = pack(&scalar(), layout, n, k, false);
+            let x = activations(50, k);
+            let expected = product(&scalar(), &w, &x);
+            for m in [16, 17, 24, 32, 41, 50] {
+                for cpu in &cpus {
+                    let got = product(cpu, &w, &x[..m * k]);
+                    let name = cpu.kernels.name;
+                    assert!(got == expected[..m * n], "{name} {layout:?} m {m} k {k}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn hostile_weights_give_the_same_bits_everywhere() {
     for &layout in WeightLayout::ALL {
         for (n, k) in [(17, 768), (64, 256)] {
             let w = pack(&scalar(), layout, n, k, true);
-            let mut x = activations(14, k);
+            let mut x = activations(37, k);
             x[k..k + GROUP].fill(0.0);
             x[3 * k] = f32::NAN;
             x[4 * k + 40] = f32::NEG_INFINITY;
             let expected = product(&scalar(), &w, &x);
             for kernels in Kernels::available() {
-                for m in [1, 2, 3, 5, 14] {
+                for m in [1, 2, 3, 5, 14, 16, 37] {
                     let got = product(&Cpu::with(kernels, 2), &w, &x[..m * k]);
                     assert!(got == expected[..m * n], "{} {layout:?} m {m}", kernels.name);
                 }

@@ -49,6 +49,9 @@ use crate::simd::{Avx512, Simd};
 const FEW: usize = 8;
 /// Groups whose sums have a place in memory.
 const UNDER_WAY: usize = 4;
+/// Groups whose weights are unpacked before the one that is scaled. A tile that is read right after
+/// its bytes were written waits for them.
+const LEAD: usize = 8;
 
 /// Sixteen floats: a scale, bias or sum of each output or row.
 #[derive(Clone, Copy)]
@@ -68,7 +71,7 @@ struct Sums([[i32; PANEL]; ROWS]);
 /// Memory of a thread: as much as the largest product needed so far.
 #[derive(Default)]
 struct Scratch {
-    /// Of the panel, by group.
+    /// Of groups in the order in which they are multiplied; the place after the last is the first.
     weights: Vec<Weights>,
     scales: Vec<Floats>,
     biases: Vec<Floats>,
@@ -92,8 +95,8 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// The kernel of a layout for many rows. Scales of 16 inputs would leave three quarters of a tile
-/// unused, so such layouts keep `vpdpbusd`.
+/// The kernel of a layout for 16 rows and more. Scales of 16 inputs would leave three quarters of a
+/// tile unused, so such layouts keep `vpdpbusd`.
 pub(in crate::ops::matmul) fn kernel<L: IntLayout>() -> Kernel {
     if L::SPLIT { avx512vnni::<L> } else { tile::<L> }
 }
@@ -101,21 +104,32 @@ pub(in crate::ops::matmul) fn kernel<L: IntLayout>() -> Kernel {
 /// # Safety
 ///
 /// This CPU has the features below, and tiles are supported.
+///
+/// # Panics
+///
+/// When the tile has fewer than 16 rows.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn tile<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
     if L::SCALE_LEN > GROUP && tile.x.group > GROUP {
         // SAFETY: the caller vouches for the CPU.
         return unsafe { wide_tiles::tile::<L>(tile) };
     }
+    assert!(tile.m >= ROWS, "invariant: {} rows are multiplied by another kernel", tile.m);
     let n_groups = tile.k / GROUP;
+    let n_chunks = tile.m.div_ceil(ROWS);
     SCRATCH.with_borrow_mut(|scratch| {
-        grow(&mut scratch.weights, n_groups, Weights([0; GROUP * PANEL]));
-        grow(&mut scratch.scales, n_groups, Floats([0.0; 16]));
+        // Places of the groups ahead, some of which may be the one that makes a panel's even. One
+        // chunk of rows needs a group once.
+        let n_ahead = even(LEAD + LEAD.div_ceil(n_groups) + 2);
+        let n_kept = n_ahead + if n_chunks == 1 { LEAD } else { even(n_groups) };
+        let zeros = Floats([0.0; 16]);
+        grow(&mut scratch.weights, n_kept, Weights([0; GROUP * PANEL]));
+        grow(&mut scratch.scales, n_kept, zeros);
         grow(&mut scratch.sums, UNDER_WAY, Sums([[0; PANEL]; ROWS]));
-        grow(&mut scratch.row_scales, tile.m.div_ceil(ROWS) * n_groups, Floats([0.0; 16]));
+        grow(&mut scratch.row_scales, n_chunks * n_groups, zeros);
         if L::BIAS {
-            grow(&mut scratch.biases, n_groups, Floats([0.0; 16]));
-            grow(&mut scratch.row_sums, tile.m.div_ceil(ROWS) * n_groups, Floats([0.0; 16]));
+            grow(&mut scratch.biases, n_kept, zeros);
+            grow(&mut scratch.row_sums, n_chunks * n_groups, zeros);
         }
         let row_scale = match (L::ROW_SCALE, L::ROW_DIVIDES) {
             (false, _) => RowScale::None,
@@ -123,47 +137,38 @@ unsafe fn tile<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
             (true, true) => RowScale::Divides,
         };
         // SAFETY: the caller vouches for tiles, and none are alive in this thread; the panels and
-        // the rows are the tile's.
+        // the rows are the tile's, and `scratch` has room for both.
         unsafe {
             turn_rows::<L>(tile, scratch);
-            let mut tiles = Tiles::of(form(ROWS.min(tile.m)));
+            let groups = Groups {
+                n_kept,
+                weights: scratch.weights.as_mut_ptr(),
+                scales: scratch.scales.as_mut_ptr(),
+                biases: scratch.biases.as_mut_ptr(),
+            };
+            let sums = scratch.sums.as_mut_ptr();
+            let mut unpacker = Unpacker::new::<L>(tile, groups);
+            unpack::<L>(&mut unpacker, LEAD);
+            let mut walk = Walk::begin(tile, scratch, groups, sums);
             for panel in 0..tile.n_panels {
-                unpack::<L>(tile, panel, scratch);
                 let mut coming = coming(tile, panel);
-                for row in (0..tile.m).step_by(ROWS) {
-                    let n_rows = ROWS.min(tile.m - row);
-                    if n_rows < ROWS && tile.m > ROWS {
-                        tiles.set(form(n_rows));
+                let at = |chunk| Place { chunk, panel, row_scale };
+                first_chunk::<L>(&mut walk, &mut unpacker, at(0), &mut coming);
+                for chunk in 1..n_chunks {
+                    let is_last = chunk + 1 == n_chunks;
+                    if is_last {
+                        unpack::<L>(&mut unpacker, LEAD.min(n_groups));
                     }
-                    let at = Place { row, n_rows, panel, row_scale };
-                    match (L::BIAS, n_rows > FEW) {
-                        (false, true) => {
-                            multiply::<false, ROWS>(&mut tiles, tile, at, scratch, &mut coming)
-                        }
-                        (false, false) => {
-                            multiply::<false, FEW>(&mut tiles, tile, at, scratch, &mut coming)
-                        }
-                        (true, true) => {
-                            multiply::<true, ROWS>(&mut tiles, tile, at, scratch, &mut coming)
-                        }
-                        (true, false) => {
-                            multiply::<true, FEW>(&mut tiles, tile, at, scratch, &mut coming)
-                        }
-                    }
-                    if n_rows < ROWS && tile.m > ROWS {
-                        tiles.set(form(ROWS));
+                    match (L::BIAS, is_last && tile.m - chunk * ROWS <= FEW) {
+                        (false, false) => chunk_of::<false, ROWS>(&mut walk, at(chunk), &mut coming),
+                        (false, true) => chunk_of::<false, FEW>(&mut walk, at(chunk), &mut coming),
+                        (true, false) => chunk_of::<true, ROWS>(&mut walk, at(chunk), &mut coming),
+                        (true, true) => chunk_of::<true, FEW>(&mut walk, at(chunk), &mut coming),
                     }
                 }
             }
         }
     });
-}
-
-/// Tiles 0 and 1 are sums, 4 and 5 rows, 6 and 7 weights.
-fn form(n_rows: usize) -> Form {
-    let (sums, rows) = ((n_rows, ROW_BYTES), (n_rows, GROUP));
-    let weights = (GROUP / 4, ROW_BYTES);
-    Form::new([sums, sums, (0, 0), (0, 0), rows, rows, weights, weights])
 }
 
 fn grow<T: Clone>(data: &mut Vec<T>, n: usize, value: T) {
@@ -172,82 +177,44 @@ fn grow<T: Clone>(data: &mut Vec<T>, n: usize, value: T) {
     }
 }
 
+/// Groups of a chunk or panel with the one that may make them pairs.
+fn even(n_groups: usize) -> usize {
+    n_groups.next_multiple_of(2)
+}
+
+/// The first row of a chunk: the last one begins before the end of the one before it, if need be.
+fn first_row(m: usize, chunk: usize) -> usize {
+    (chunk * ROWS).min(m - ROWS)
+}
+
 /// Puts the scales of 16 rows side by side, and where there are biases the sums of their
 /// activations.
 ///
 /// # Safety
 ///
-/// This CPU has the features below.
+/// `scratch` has room for them; this CPU has the features below.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
 unsafe fn turn_rows<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>, scratch: &mut Scratch) {
     let n_groups = tile.k / GROUP;
-    for (i, row) in (0..tile.m).step_by(ROWS).enumerate() {
-        let n_rows = ROWS.min(tile.m - row);
-        let mask = ((1_u32 << n_rows) - 1) as __mmask16;
-        let lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-        let index = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(n_groups as i32));
-        let pairs = _mm512_slli_epi32::<1>(index);
-        let at = row * n_groups;
+    let lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    let index = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(n_groups as i32));
+    let pairs = _mm512_slli_epi32::<1>(index);
+    for chunk in 0..tile.m.div_ceil(ROWS) {
+        let at = first_row(tile.m, chunk) * n_groups;
         let (scales, sums) = (tile.x.scales[at..].as_ptr(), tile.x.sums[at..].as_ptr());
         for group in 0..n_groups {
-            // SAFETY: the lanes of the mask are rows of the tile.
+            // SAFETY: the lanes are rows of the tile.
             unsafe {
-                let zero = _mm512_setzero_si512();
-                let from = scales.add(group);
-                let scales =
-                    _mm512_mask_i32gather_ps::<4>(_mm512_setzero_ps(), mask, index, from.cast());
-                let out = scratch.row_scales[i * n_groups + group].0.as_mut_ptr();
+                let scales = _mm512_i32gather_ps::<4>(index, scales.add(group).cast());
+                let out = scratch.row_scales[chunk * n_groups + group].0.as_mut_ptr();
                 _mm512_store_ps(out, scales);
                 if L::BIAS {
                     let from = sums.add(group).cast::<i32>();
-                    let first = _mm512_mask_i32gather_epi32::<4>(zero, mask, pairs, from);
-                    let last = _mm512_mask_i32gather_epi32::<4>(zero, mask, pairs, from.add(1));
+                    let first = _mm512_i32gather_epi32::<4>(pairs, from);
+                    let last = _mm512_i32gather_epi32::<4>(pairs, from.add(1));
                     let sum = _mm512_cvtepi32_ps(_mm512_add_epi32(first, last));
-                    let out = scratch.row_sums[i * n_groups + group].0.as_mut_ptr();
+                    let out = scratch.row_sums[chunk * n_groups + group].0.as_mut_ptr();
                     _mm512_store_ps(out, _mm512_mul_ps(scales, sum));
-                }
-            }
-        }
-    }
-}
-
-/// Writes the weights of a panel as signed bytes, and its scales and biases.
-///
-/// # Safety
-///
-/// The panel is inside the tile; this CPU has the features below.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn unpack<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>, panel: usize, scratch: &mut Scratch) {
-    let groups_per_block = L::LEN / GROUP;
-    let zero = match L::RANGE {
-        Range::Signed => -128,
-        Range::Unsigned { zero, .. } => zero,
-    };
-    let zero = _mm512_set1_epi8(zero as i8);
-    // SAFETY: the features of this function are those of the proof; blocks lie within their panel.
-    unsafe {
-        let s = Avx512::assume();
-        let start = tile.w.as_ptr().add(panel * tile.panel_bytes);
-        let blocks = start.add(if L::ROW_SCALE { PANEL * 4 } else { 0 });
-        for block_idx in 0..tile.k / L::LEN {
-            let block = Block::new(blocks.add(block_idx * L::BLOCK_BYTES));
-            let head = L::head(s, block);
-            for line in 0..L::BLOCK_BYTES.div_ceil(64) {
-                block.prefetch(line * 64 + super::PREFETCH);
-            }
-            for in_block in 0..groups_per_block {
-                let group = block_idx * groups_per_block + in_block;
-                let out = scratch.weights[group].0.as_mut_ptr();
-                for pair in 0..GROUP / 8 {
-                    for (quad, w) in L::weights(s, block, in_block, pair).into_iter().enumerate() {
-                        let out = out.add((pair * 2 + quad) * 64);
-                        _mm512_store_si512(out.cast(), _mm512_sub_epi8(w, zero));
-                    }
-                }
-                s.store(L::scale(s, &head, block, in_block, 0), &mut scratch.scales[group].0);
-                if L::BIAS {
-                    let bias = L::bias(s, &head, block, in_block, 0);
-                    s.store(bias, &mut scratch.biases[group].0);
                 }
             }
         }
@@ -263,99 +230,407 @@ fn coming(tile: &Tile<'_, IntRows<'_>>, panel: usize) -> Coming<1> {
     Coming::of([tile.w.as_ptr().wrapping_add(offset)], n_lines, n_steps)
 }
 
-/// Rows and panel of a part of a product.
+/// The places of unpacked groups. A panel takes an even number of them.
+#[derive(Clone, Copy)]
+struct Groups {
+    /// An even number.
+    n_kept: usize,
+    weights: *mut Weights,
+    scales: *mut Floats,
+    biases: *mut Floats,
+}
+
+impl Groups {
+    /// The place after some more groups.
+    fn after(&self, place: usize, n_groups: usize) -> usize {
+        (place + n_groups) % self.n_kept
+    }
+}
+
+/// Takes the groups of all panels, one after the other, to the places where they are multiplied.
+struct Unpacker {
+    groups: Groups,
+    /// Place of the next group.
+    next: usize,
+    /// The block of the next group, and its place in it.
+    block: *const u8,
+    in_block: usize,
+    /// What a layout makes of the head of a block.
+    head: [__m512; 2],
+    /// Groups left of the panel, and panels.
+    n_left: usize,
+    n_panels: usize,
+    n_groups: usize,
+    /// Bytes from the end of the blocks of a panel to those of the next one.
+    gap: usize,
+}
+
+impl Unpacker {
+    /// Begins at the first panel.
+    ///
+    /// # Safety
+    ///
+    /// This CPU has the features below.
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+    unsafe fn new<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>, groups: Groups) -> Self {
+        let n_groups = tile.k / GROUP;
+        let before = if L::ROW_SCALE { PANEL * 4 } else { 0 };
+        Self {
+            groups,
+            next: 0,
+            block: tile.w.as_ptr().wrapping_add(before),
+            in_block: 0,
+            head: [_mm512_setzero_ps(); 2],
+            n_left: n_groups,
+            n_panels: tile.n_panels,
+            n_groups,
+            gap: tile.panel_bytes - tile.k / L::LEN * L::BLOCK_BYTES,
+        }
+    }
+
+    /// Unpacks the next group, if there is one.
+    ///
+    /// # Safety
+    ///
+    /// The place of the group is free; the CPU has AVX-512.
+    #[inline(always)]
+    unsafe fn unpack<L: IntLayout>(&mut self) {
+        if self.n_panels == 0 {
+            return;
+        }
+        let zero = match L::RANGE {
+            Range::Signed => -128,
+            Range::Unsigned { zero, .. } => zero,
+        };
+        // SAFETY: the caller vouches for the CPU; blocks lie within their panel, and places within
+        // those kept.
+        unsafe {
+            let s = Avx512::assume();
+            let zero = _mm512_set1_epi8(zero as i8);
+            let block = Block::new(self.block);
+            if self.in_block == 0 {
+                self.head = L::head(s, block);
+            }
+            let out = self.groups.weights.add(self.next).cast::<u8>();
+            for pair in 0..GROUP / 8 {
+                for (quad, w) in
+                    L::weights(s, block, self.in_block, pair).into_iter().enumerate()
+                {
+                    let out = out.add((pair * 2 + quad) * 64);
+                    _mm512_store_si512(out.cast(), _mm512_sub_epi8(w, zero));
+                }
+            }
+            let scale = L::scale(s, &self.head, block, self.in_block, 0);
+            _mm512_store_ps(self.groups.scales.add(self.next).cast(), scale);
+            if L::BIAS {
+                let bias = L::bias(s, &self.head, block, self.in_block, 0);
+                _mm512_store_ps(self.groups.biases.add(self.next).cast(), bias);
+            }
+        }
+        self.next = if self.next + 1 == self.groups.n_kept { 0 } else { self.next + 1 };
+        self.in_block += 1;
+        if self.in_block == L::LEN / GROUP {
+            (self.block, self.in_block) = (self.block.wrapping_add(L::BLOCK_BYTES), 0);
+        }
+        self.n_left -= 1;
+        if self.n_left == 0 {
+            self.next = self.groups.after(self.next, self.n_groups % 2);
+            self.block = self.block.wrapping_add(self.gap);
+            (self.n_left, self.n_panels) = (self.n_groups, self.n_panels - 1);
+        }
+    }
+}
+
+/// Unpacks the next `n` groups.
+///
+/// # Safety
+///
+/// Their places are free; this CPU has the features below.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn unpack<L: IntLayout>(unpacker: &mut Unpacker, n: usize) {
+    for _ in 0..n {
+        // SAFETY: as above.
+        unsafe { unpacker.unpack::<L>() };
+    }
+}
+
+/// The way of the groups of all chunks and panels through the tiles. It does not end with a chunk:
+/// while its last groups are scaled, the first of the next chunk are multiplied.
+///
+/// A chunk has an even number of groups here; the sums of one too many are not read.
+struct Walk<'a> {
+    tiles: Tiles,
+    tile: &'a Tile<'a, IntRows<'a>>,
+    scratch: &'a Scratch,
+    groups: Groups,
+    sums: *mut Sums,
+    /// Place of the sums of the next group to be scaled: 0 or 2.
+    turn: usize,
+    /// Place of the first group of the panel that is scaled.
+    first: usize,
+    /// The next groups to be multiplied, their chunk, and the place of the first group of its panel.
+    next: Next,
+    chunk: usize,
+    first_next: usize,
+}
+
+/// Groups of rows and of weights that are multiplied one after the other.
+#[derive(Clone, Copy)]
+struct Next {
+    x: *const u8,
+    place: usize,
+    /// How many are left of the chunk, an even number.
+    n_left: usize,
+}
+
+/// A chunk of rows by one panel.
 #[derive(Clone, Copy)]
 struct Place {
-    row: usize,
-    n_rows: usize,
+    chunk: usize,
     panel: usize,
     row_scale: RowScale,
 }
 
-/// Up to `MR` rows by one panel.
+impl<'a> Walk<'a> {
+    /// Multiplies the first four groups.
+    ///
+    /// # Safety
+    ///
+    /// As [`tile`]; the first groups are unpacked, and scales of rows turned.
+    unsafe fn begin(
+        tile: &'a Tile<'a, IntRows<'a>>,
+        scratch: &'a Scratch,
+        groups: Groups,
+        sums: *mut Sums,
+    ) -> Self {
+        // Tiles 0 and 1 are sums, 4 and 5 rows, 6 and 7 weights.
+        let (results, rows) = ((ROWS, ROW_BYTES), (ROWS, GROUP));
+        let weights = (GROUP / 4, ROW_BYTES);
+        let form = Form::new([results, results, (0, 0), (0, 0), rows, rows, weights, weights]);
+        let n_left = even(tile.k / GROUP);
+        let mut walk = Self {
+            // SAFETY: the caller vouches for tiles; none are alive.
+            tiles: unsafe { Tiles::of(form) },
+            tile,
+            scratch,
+            groups,
+            sums,
+            turn: 2,
+            first: 0,
+            next: Next { x: tile.x.values.as_ptr().cast(), place: 0, n_left },
+            chunk: 0,
+            first_next: 0,
+        };
+        // SAFETY: as above.
+        unsafe {
+            walk.two();
+            walk.tiles.store::<0>(sums.cast(), PANEL * 4);
+            walk.tiles.store::<1>(sums.add(1).cast(), PANEL * 4);
+            walk.two();
+        }
+        walk.turn = 0;
+        walk
+    }
+
+    /// Multiplies two groups.
+    ///
+    /// # Safety
+    ///
+    /// They are unpacked.
+    unsafe fn two(&mut self) {
+        let (stride, Next { x, place, n_left }) = (self.tile.x.stride, self.next);
+        // SAFETY: rows are the tile's, padded to pairs of groups; the places are two of those kept.
+        unsafe {
+            let weights = self.groups.weights.add(place);
+            self.dot::<0, 4, 6>(x, stride, weights);
+            self.dot::<1, 5, 7>(x.add(GROUP), stride, weights.add(1));
+        }
+        self.advance(Next { x: x.wrapping_add(2 * GROUP), place: place + 2, n_left: n_left - 2 });
+    }
+
+    /// Multiplies a group.
+    ///
+    /// # Safety
+    ///
+    /// Both are there.
+    #[inline(always)]
+    unsafe fn dot<const SUMS: u8, const OF_ROWS: u8, const OF_WEIGHTS: u8>(
+        &mut self,
+        x: *const u8,
+        stride: usize,
+        weights: *const Weights,
+    ) {
+        // SAFETY: the caller vouches for both.
+        unsafe {
+            self.tiles.load::<OF_ROWS>(x, stride);
+            self.tiles.load::<OF_WEIGHTS>(weights.cast(), ROW_BYTES);
+        }
+        self.tiles.zero::<SUMS>();
+        self.tiles.dot_int8::<SUMS, OF_ROWS, OF_WEIGHTS>();
+    }
+
+    /// Sets the next groups: these, or if they are behind the end of the places or the chunk, what
+    /// comes then. After the last chunk it is one that is there.
+    fn advance(&mut self, next: Next) {
+        self.next = next;
+        if next.n_left == 0 {
+            let n_groups = even(self.tile.k / GROUP);
+            self.chunk += 1;
+            if self.chunk * ROWS >= self.tile.m {
+                self.chunk = 0;
+                self.first_next = self.groups.after(self.first_next, n_groups);
+            }
+            let row = first_row(self.tile.m, self.chunk);
+            let x = self.tile.x.values.as_ptr().wrapping_add(row * self.tile.x.stride).cast();
+            self.next = Next { x, place: self.first_next, n_left: n_groups };
+        } else if next.place == self.groups.n_kept {
+            self.next.place = 0;
+        }
+    }
+
+    /// The last `MR` rows of a chunk by one panel. `ahead` is called for each group.
+    ///
+    /// # Safety
+    ///
+    /// The chunk and the panel come next; the CPU has AVX-512.
+    #[inline(always)]
+    unsafe fn chunk<const BIAS: bool, const MR: usize>(
+        &mut self,
+        Place { chunk, panel, row_scale }: Place,
+        coming: &mut Coming<1>,
+        mut ahead: impl FnMut(),
+    ) {
+        let n_groups = self.tile.k / GROUP;
+        let (stride, sums, groups) = (self.tile.x.stride, self.sums, self.groups);
+        // SAFETY: the chunk and the panel are inside the tile, and `scratch` has what belongs to both.
+        unsafe {
+            let s = Avx512::assume();
+            let of_chunk = chunk * n_groups;
+            let mut row_scales = self.scratch.row_scales.as_ptr().add(of_chunk);
+            let mut row_sums = self.scratch.row_sums.as_ptr().wrapping_add(of_chunk);
+            let (mut turn, mut place) = (self.turn, self.first);
+            let mut acc = [s.splat(0.0); MR];
+            let mut n_left = n_groups;
+            while n_left > 0 {
+                // Pairs until the places or a chunk end, and the last group of an odd number alone.
+                let Next { mut x, place: next, n_left: n_next } = self.next;
+                let until_end = n_next.min(groups.n_kept - next).min(groups.n_kept - place);
+                let is_pair = n_left > 1;
+                let n_pairs = if is_pair { until_end.min(n_left) / 2 } else { 1 };
+                let mut weights = groups.weights.add(next);
+                let mut scales = groups.scales.add(place);
+                let mut biases = groups.biases.wrapping_add(place);
+                macro_rules! scale {
+                    ($turn:expr) => {
+                        let isums = sums.add($turn).cast::<i32>().add((ROWS - MR) * PANEL);
+                        let sw = _mm512_load_ps(scales.cast());
+                        let sx = row_scales.cast::<f32>().add(ROWS - MR);
+                        for (mr, acc) in acc.iter_mut().enumerate() {
+                            let isum = _mm512_load_si512(isums.add(mr * PANEL).cast());
+                            let scale = s.mul(s.splat(*sx.add(mr)), sw);
+                            *acc = s.fma(_mm512_cvtepi32_ps(isum), scale, *acc);
+                        }
+                        scales = scales.wrapping_add(1);
+                        row_scales = row_scales.wrapping_add(1);
+                        if BIAS {
+                            let bias = _mm512_load_ps(biases.cast());
+                            let sums = row_sums.cast::<f32>().add(ROWS - MR);
+                            for (mr, acc) in acc.iter_mut().enumerate() {
+                                *acc = s.fma(s.splat(*sums.add(mr)), bias, *acc);
+                            }
+                            biases = biases.wrapping_add(1);
+                            row_sums = row_sums.wrapping_add(1);
+                        }
+                    };
+                }
+                for _ in 0..n_pairs {
+                    coming.prefetch();
+                    let to = sums.add(turn ^ 2);
+                    self.tiles.store::<0>(to.cast(), PANEL * 4);
+                    self.tiles.store::<1>(to.add(1).cast(), PANEL * 4);
+                    ahead();
+                    self.dot::<0, 4, 6>(x, stride, weights);
+                    scale!(turn);
+                    if is_pair {
+                        ahead();
+                    }
+                    self.dot::<1, 5, 7>(x.wrapping_add(GROUP), stride, weights.wrapping_add(1));
+                    if is_pair {
+                        scale!(turn + 1);
+                    }
+                    turn ^= 2;
+                    x = x.wrapping_add(2 * GROUP);
+                    weights = weights.wrapping_add(2);
+                }
+                let n = 2 * n_pairs;
+                n_left = n_left.saturating_sub(n);
+                place = groups.after(place, n);
+                self.advance(Next { x, place: next + n, n_left: n_next - n });
+            }
+            self.turn = turn;
+            if (chunk + 1) * ROWS >= self.tile.m {
+                self.first = place;
+            }
+            let row = first_row(self.tile.m, chunk) + ROWS - MR;
+            let scales = Block::new(self.tile.w.as_ptr().add(panel * self.tile.panel_bytes));
+            for (mr, acc) in acc.into_iter().enumerate() {
+                let acc = match row_scale {
+                    RowScale::None => acc,
+                    RowScale::Multiplies => s.mul(acc, s.floats(scales.at(0))),
+                    RowScale::Divides => s.div(acc, s.floats(scales.at(0))),
+                };
+                let mut values = [0.0; PANEL];
+                s.store(acc, &mut values);
+                self.tile.y.store(row + mr, panel, &values);
+            }
+        }
+    }
+}
+
+/// The first chunk of rows by one panel, whose groups are unpacked on the way, and where it is the only
+/// one, those of the next panel after them.
 ///
 /// # Safety
 ///
-/// The rows and the panel are inside the tile, and `scratch` has what belongs to both; the tiles
-/// have the form for these rows; this CPU has the features below.
+/// The chunk comes next, and its first groups are unpacked; this CPU has the features below.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn multiply<const BIAS: bool, const MR: usize>(
-    tiles: &mut Tiles,
-    tile: &Tile<'_, IntRows<'_>>,
-    Place { row, n_rows, panel, row_scale }: Place,
-    scratch: &mut Scratch,
+unsafe fn first_chunk<L: IntLayout>(
+    walk: &mut Walk<'_>,
+    unpacker: &mut Unpacker,
+    at: Place,
     coming: &mut Coming<1>,
 ) {
-    let n_groups = tile.k / GROUP;
-    let sums = scratch.sums.as_mut_ptr();
-    // SAFETY: see above; sums have room for four groups, and groups past the last are the last.
+    let is_only = walk.tile.m == ROWS;
+    let panels_left = walk.tile.n_panels - at.panel;
+    // SAFETY: the caller vouches for the CPU and the order; the places of groups that are scaled are
+    // free, and while there are more chunks, there is a place for each group of the panel.
     unsafe {
-        let s = Avx512::assume();
-        let x = tile.x.values.as_ptr().add(row * tile.x.stride).cast::<u8>();
-        let at = row / ROWS * n_groups;
-        let (row_scales, row_sums) =
-            (scratch.row_scales.as_ptr().add(at), scratch.row_sums.as_ptr().wrapping_add(at));
-        let mut acc = [s.splat(0.0); MR];
-        macro_rules! dot {
-            ($sums:literal, $rows:literal, $weights:literal, $group:expr) => {
-                let group = ($group).min(n_groups - 1);
-                tiles.load::<$rows>(x.add(group * GROUP), tile.x.stride);
-                tiles.load::<$weights>(scratch.weights.as_ptr().add(group).cast(), ROW_BYTES);
-                tiles.zero::<$sums>();
-                tiles.dot_int8::<$sums, $rows, $weights>();
-            };
-        }
-        macro_rules! write {
-            ($sums:literal, $group:expr) => {
-                tiles.store::<$sums>(sums.add($group % UNDER_WAY).cast(), PANEL * 4);
-            };
-        }
-        macro_rules! scale {
-            ($group:expr) => {
-                let group = $group;
-                let isums = (*sums.add(group % UNDER_WAY)).0.as_ptr();
-                let sw = s.load(&scratch.scales[group].0);
-                let sx = &(*row_scales.add(group)).0;
-                for (mr, acc) in acc.iter_mut().enumerate() {
-                    let isum = _mm512_cvtepi32_ps(_mm512_load_si512(isums.add(mr).cast()));
-                    *acc = s.fma(isum, s.mul(s.splat(sx[mr]), sw), *acc);
+        match L::BIAS {
+            true => walk.chunk::<true, ROWS>(at, coming, || {
+                if is_only || unpacker.n_panels == panels_left {
+                    unpacker.unpack::<L>();
                 }
-                if BIAS {
-                    let bias = s.load(&scratch.biases[group].0);
-                    let sums = &(*row_sums.add(group)).0;
-                    for (mr, acc) in acc.iter_mut().enumerate() {
-                        *acc = s.fma(s.splat(sums[mr]), bias, *acc);
-                    }
+            }),
+            false => walk.chunk::<false, ROWS>(at, coming, || {
+                if is_only || unpacker.n_panels == panels_left {
+                    unpacker.unpack::<L>();
                 }
-            };
-        }
-        dot!(0, 4, 6, 0);
-        dot!(1, 5, 7, 1);
-        write!(0, 0);
-        write!(1, 1);
-        dot!(0, 4, 6, 2);
-        dot!(1, 5, 7, 3);
-        for group in (0..n_groups).step_by(2) {
-            coming.prefetch();
-            write!(0, group + 2);
-            write!(1, group + 3);
-            dot!(0, 4, 6, group + 4);
-            scale!(group);
-            dot!(1, 5, 7, group + 5);
-            if group + 1 < n_groups {
-                scale!(group + 1);
-            }
-        }
-        let scales = Block::new(tile.w.as_ptr().add(panel * tile.panel_bytes));
-        for (mr, acc) in acc.into_iter().enumerate().take(n_rows) {
-            let acc = match row_scale {
-                RowScale::None => acc,
-                RowScale::Multiplies => s.mul(acc, s.floats(scales.at(0))),
-                RowScale::Divides => s.div(acc, s.floats(scales.at(0))),
-            };
-            let mut values = [0.0; PANEL];
-            s.store(acc, &mut values);
-            tile.y.store(row + mr, panel, &values);
+            }),
         }
     }
+}
+
+/// The last `MR` rows of another chunk by one panel.
+///
+/// # Safety
+///
+/// The chunk comes next; this CPU has the features below.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn chunk_of<const BIAS: bool, const MR: usize>(
+    walk: &mut Walk<'_>,
+    at: Place,
+    coming: &mut Coming<1>,
+) {
+    // SAFETY: as above.
+    unsafe { walk.chunk::<BIAS, MR>(at, coming, || {}) }
 }
