@@ -74,7 +74,9 @@ pub use nodes::{NodeChoice, NodePolicy};
 pub use ops::activations::{Activations, Forms};
 pub use ops::attention::{AttentionInput, AttentionSeq, DistanceBias};
 pub use ops::kv::{KvCache, KvDtype, KvLayer, KvPart, KvShape, StoreKv, StridedRows};
-pub use ops::matmul::{Largest, LogitsOp, MatmulGroup, MatmulGroups, MatmulOutput};
+pub use ops::matmul::{
+    ActivatedOp, Largest, LogitsOp, MatmulGroup, MatmulGroups, MatmulOutput, Outputs,
+};
 pub use ops::quantize::QuantizedRows;
 pub use ops::rows::{
     Chosen, DecayParams, GateOrder, GatedNorm, HeadLayout, HeadSlices, RopeLayout, StreamRoutes,

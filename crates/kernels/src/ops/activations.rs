@@ -73,9 +73,16 @@ impl Forms {
         self
     }
 
-    /// Whether some rows have one scale each.
-    fn has_scales_of_rows(self) -> bool {
+    /// Whether some rows have one scale each, which is known when all of a row is made.
+    pub(crate) fn has_scales_of_rows(self) -> bool {
         self.int8[ActivationGroup::Row as usize]
+    }
+
+    /// Elements of a row at whose multiples parts of it begin and end, if no scale is of a whole row.
+    pub(crate) fn part_unit(self) -> usize {
+        let sizes = [GROUP, 64, 128].into_iter().zip(ActivationGroup::ALL);
+        let held = sizes.filter(|(_, group)| self.int8[*group as usize]);
+        held.map(|(size, _)| size).max().unwrap_or(GROUP)
     }
 
     /// Whether every form of `other` is among these.
@@ -381,7 +388,12 @@ impl Writer<'_> {
     /// # Safety
     ///
     /// No other thread writes these columns of this row at the same time.
-    unsafe fn columns(&self, row: usize, columns: Range<usize>, make: impl FnOnce(&mut [f32])) {
+    pub(crate) unsafe fn columns(
+        &self,
+        row: usize,
+        columns: Range<usize>,
+        make: impl FnOnce(&mut [f32]),
+    ) {
         assert!(columns.end <= self.width, "invariant: columns of the row");
         let mut scratch = [0.0; COLUMNS];
         let at = row * self.width + columns.start..row * self.width + columns.end;

@@ -41,6 +41,8 @@ pub(super) struct Cut {
     pub(super) strip_panels: usize,
     pub(super) m: usize,
     pub(super) rows_per_block: usize,
+    /// Bytes of the activations that may lie in cache.
+    pub(super) row_bytes: usize,
 }
 
 impl Cut {
@@ -54,7 +56,8 @@ impl Cut {
         };
         let is_many = m >= LeastBlock::MANY_ROWS;
         let unit = if is_many { least.rows } else { ROW_BLOCK_UNIT };
-        let most = (row_block_bytes.max(least.row_bytes) / row_bytes.max(1)).max(unit);
+        let in_cache = row_block_bytes.max(least.row_bytes);
+        let most = (in_cache / row_bytes.max(1)).max(unit);
         let wanted_blocks = 4 * cpu.team.n_threads();
         let wide = strip_panels.max(least.strip_panels);
         let n_wide = (n_row_strips * strip_panels).div_ceil(wide);
@@ -64,7 +67,15 @@ impl Cut {
         // A narrow matrix has too few strips for all threads, so each block gets fewer rows.
         let per_thread = n_row_strips.div_ceil(wanted_blocks);
         let rows_per_block = most.min(per_thread.max(unit)).next_multiple_of(unit);
-        Self { n_panels: w.n_panels(), strip_panels, m, rows_per_block }
+        Self { n_panels: w.n_panels(), strip_panels, m, rows_per_block, row_bytes: in_cache }
+    }
+
+    /// Rows of a block, each of which has so many bytes of outputs that are to stay in cache, too: half
+    /// as many as its activations.
+    pub(super) fn rows_beside(&self, output_bytes: usize) -> usize {
+        const UNIT: usize = 2 * ROW_BLOCK_UNIT;
+        let most = self.row_bytes / 2 / output_bytes.max(1);
+        self.rows_per_block.min((most / UNIT * UNIT).max(ROW_BLOCK_UNIT))
     }
 
     pub(super) fn n_strips(&self) -> usize {

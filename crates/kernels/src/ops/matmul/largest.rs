@@ -2,13 +2,12 @@
 //!
 //! ```text
 //! blocks of a product: strips of panels x blocks of rows           handed out to threads
-//!   for each 24 rows of the block
-//!     tile kernel ──► scratch [24, strip] on the thread's stack    at most 12 KiB
-//!     for each of these rows
-//!       + bias, · scale, softcap
-//!       wanted whole   copied to its row of logits
-//!       else           below the largest so far: nothing           one vector pass
-//!                      else its first place: merged                (value, lowest index)
+//!   tile kernel ──► scratch [rows, strip] of the thread            in its cache
+//!   for each row of the block
+//!     + bias, · scale, softcap
+//!     wanted whole   copied to its row of logits
+//!     else           below the largest so far: nothing             one vector pass
+//!                    else its first place: merged                  (value, lowest index)
 //! ```
 //!
 //! # Which is the largest
@@ -41,21 +40,15 @@
 //! save atomics that become rare after the first strips, as most logits are below the largest so
 //! far).
 
-use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::cut::ROW_BLOCK_UNIT;
-use super::{Block, Cut, Target};
+use super::{Block, Cut, Target, with_scratch};
 use crate::cpu::Cpu;
 use crate::layout::{PANEL, PackedMatrix};
 use crate::ops::activations::Activations;
 use crate::team::Parts;
 use crate::tuning::Tuning;
-
-/// Most panels of a strip here, whatever the tuning says: the scratch is on the stack.
-const MOST_STRIP_PANELS: usize = 8;
-const SCRATCH: usize = ROW_BLOCK_UNIT * MOST_STRIP_PANELS * PANEL;
 
 /// The operation that turns rows into logits: `softcap(scale · (x Wᵀ + b))`.
 #[derive(Clone, Copy, Debug)]
@@ -164,12 +157,12 @@ impl Cpu {
             return;
         }
         let Tuning { strip_panels, min_parallel_bytes, .. } = self.tuning.clamped();
-        let strip_panels = strip_panels.min(MOST_STRIP_PANELS);
         // Where no row is wanted whole, outputs that are not sampled need not be computed.
         let n_wanted = if n_whole == 0 { op.n_sampled.min(w.n()) } else { w.n() };
         let n_panels = n_wanted.div_ceil(PANEL);
         let cut = Cut::new(self, w, m, n_panels.div_ceil(strip_panels) * m);
-        let cut = Cut { n_panels, strip_panels, ..cut };
+        let rows_per_block = cut.rows_beside(cut.strip_panels * PANEL * size_of::<f32>());
+        let cut = Cut { n_panels, rows_per_block, ..cut };
         let whole = Parts::new(whole);
         let step = Step { cpu: self, op, x, whole, n_whole, largest };
         let run = |idx: usize| step.block(cut.block(idx));
@@ -182,28 +175,20 @@ impl Cpu {
 }
 
 impl Step<'_> {
-    /// Computes one block, a few rows at a time.
+    /// Computes one block.
     fn block(&self, block: Block) {
         let w = self.op.weight;
         let columns = block.panels.start * PANEL..w.n().min(block.panels.end * PANEL);
-        let mut scratch = [MaybeUninit::<f32>::uninit(); SCRATCH];
-        for start in block.rows.clone().step_by(ROW_BLOCK_UNIT) {
-            let rows = start..block.rows.end.min(start + ROW_BLOCK_UNIT);
-            let y = Target {
-                ptr: scratch.as_mut_ptr().cast(),
-                stride: columns.len(),
-                n_columns: columns.len(),
-            };
-            let first_row = rows.start;
-            let tile = Block { panels: block.panels.clone(), rows: rows.clone() };
-            self.cpu.multiply_tile(w, self.x, first_row, tile, y);
-            let rows = rows.zip(scratch.chunks_exact_mut(columns.len()));
-            for (row, logits) in rows {
-                // SAFETY: the tile has written all columns of these rows.
-                let logits = unsafe { logits.assume_init_mut() };
+        with_scratch(block.rows.len() * columns.len(), |scratch| {
+            let n = columns.len();
+            let y = Target { ptr: scratch.as_mut_ptr(), stride: n, n_columns: n };
+            let (rows, to_next) =
+                (block.rows.clone(), self.cpu.panels_to_next(&block, w.n_panels()));
+            self.cpu.multiply_tile(w, self.x, rows.start, block, y, to_next);
+            for (row, logits) in rows.zip(scratch.chunks_exact_mut(n)) {
                 self.finish(row, columns.clone(), logits);
             }
-        }
+        });
     }
 
     /// Turns some columns of a row into logits, then copies or merges them.

@@ -42,6 +42,7 @@
 //! for a slow core); strips of one panel for floats at M = 1 (one chain of multiply-adds is slower
 //! than memory: 4 cycles per 32 bytes).
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::cpu::Cpu;
@@ -106,6 +107,7 @@ macro_rules! walk_tile {
     }};
 }
 
+mod activated;
 mod cut;
 mod float;
 mod groups;
@@ -119,6 +121,7 @@ mod shape_tests;
 #[cfg(test)]
 mod tests;
 
+pub use activated::{ActivatedOp, Outputs};
 use cut::{Block, Cut, LeastBlock};
 pub use groups::{MatmulGroup, MatmulGroups};
 pub(crate) use int::MOST_INPUTS;
@@ -263,8 +266,8 @@ struct Tile<'a, X> {
     n_panels: usize,
     k: usize,
     m: usize,
-    /// Bytes to the tile that this thread multiplies next, if all threads are equally fast; 0 where
-    /// there is none.
+    /// Bytes to the tile that this thread multiplies next, if all threads are equally fast (a wrapped
+    /// number where it lies before this one); 0 where there is none.
     to_next: usize,
     x: X,
     y: Target,
@@ -373,11 +376,19 @@ impl Cpu {
         whole: &Target,
     ) {
         let y = whole.of_block(&block);
-        self.multiply_tile(w, x, first_row + block.rows.start, block, y);
+        let to_next = self.panels_to_next(&block, w.n_panels());
+        self.multiply_tile(w, x, first_row + block.rows.start, block, y, to_next);
+    }
+
+    /// Panels to those that this thread multiplies next, if all threads are equally fast; 0 where there
+    /// are none.
+    fn panels_to_next(&self, block: &Block, n_panels: usize) -> usize {
+        let n_ahead = self.team.n_threads() * block.panels.len();
+        if block.panels.start + n_ahead < n_panels { n_ahead } else { 0 }
     }
 
     /// Multiplies a block whose first row is row `row` of `x`; its first output goes to the first
-    /// element of `y`.
+    /// element of `y`. The next one is `to_next` panels ahead.
     fn multiply_tile(
         &self,
         w: &PackedMatrix,
@@ -385,11 +396,10 @@ impl Cpu {
         row: usize,
         block: Block,
         y: Target,
+        to_next: usize,
     ) {
         let (table, k) = (self.kernels.matmul, w.k());
-        let n_ahead = self.team.n_threads() * block.panels.len();
-        let is_last = block.panels.start + n_ahead >= w.n_panels();
-        let to_next = if is_last { 0 } else { n_ahead * w.panel_bytes() };
+        let to_next = to_next.wrapping_mul(w.panel_bytes());
         // SAFETY of the kernels: `self.kernels` is supported by this CPU; `tile` keeps its
         // invariants.
         match self.form_for(w) {
@@ -414,6 +424,21 @@ impl Cpu {
             }
         }
     }
+}
+
+thread_local! {
+    /// Outputs of a block; as many as were needed so far.
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Memory of this thread for `n` outputs that are used before they leave its cache.
+fn with_scratch<R>(n: usize, with: impl FnOnce(&mut [f32]) -> R) -> R {
+    SCRATCH.with_borrow_mut(|scratch| {
+        if scratch.len() < n {
+            scratch.resize(n, 0.0);
+        }
+        with(&mut scratch[..n])
+    })
 }
 
 /// Cuts `m` rows into the fewest chunks of at most `max`, as equal as they can be.

@@ -68,9 +68,9 @@ pub(crate) struct Table {
     normalize: layer_norm::Normalize,
     head_layer_norm: unsafe fn(&mut [f32], usize, &[f32], f32),
     /// Indexed by [`Act`].
-    gated: [gated::Kernel; Act::ALL.len()],
+    pub(crate) gated: [gated::Kernel; Act::ALL.len()],
     /// Indexed by [`Act`].
-    plain: [act::Kernel; Act::ALL.len()],
+    pub(crate) plain: [act::Kernel; Act::ALL.len()],
     /// Indexed by [`GateOrder`].
     gated_norm: [gated_norm::Kernel; 4],
     rope_halves: unsafe fn(&mut [f32], &[f32]),

@@ -61,7 +61,7 @@ pub struct CpuDevice {
     cpu: Cpu,
     /// A layer's input in the forms that its matrices read, where its buffer has floats alone.
     input: Input,
-    /// A perceptron's hidden layer before the activation.
+    /// A perceptron's hidden layer before the activation, where that is an operation of its own.
     hidden: Vec<f32>,
     activated: Activations,
     /// Scratch of latent attention.

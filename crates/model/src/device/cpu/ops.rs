@@ -2,8 +2,8 @@
 
 use pelton_base::TokenId;
 use pelton_kernels::{
-    Activations, AttentionInput, DistanceBias, HeadLayout, Largest, LogitsOp, PackedMatrix,
-    RopeLayout, StoreKv, StridedRows, Turn,
+    ActivatedOp, Activations, AttentionInput, DistanceBias, HeadLayout, Largest, LogitsOp, Outputs,
+    PackedMatrix, RopeLayout, StoreKv, StridedRows, Turn,
 };
 
 use super::latent::Projector;
@@ -26,18 +26,55 @@ impl CpuDevice {
         x: &Activations,
         out: &mut [f32],
     ) {
-        self.hidden.resize(x.n_rows() * layers.up.n, 0.0);
-        multiply(&self.cpu, &mut self.input, &layers.up, x, &mut self.hidden);
         self.activated.reset(layers.down.k, handed_to(&self.cpu, &layers.down));
-        if let Some(factor) = cut {
-            self.cpu.cut_gates(&mut self.hidden, layers.down.k, factor);
-        }
-        if is_gated {
-            self.cpu.gated_mul(act, &self.hidden, &mut self.activated);
+        let together = activated_outputs(layers, act, is_gated)
+            .filter(|op| cut.is_none() && op.fits(&self.activated));
+        if let Some(op) = together {
+            let read = read_by(&self.cpu, layers.up.weights());
+            let x = in_forms(&self.cpu, read, x, &mut self.input.forms);
+            self.cpu.matmul_activated(&op, x, &mut self.activated);
         } else {
-            self.cpu.activate(act, &self.hidden, &mut self.activated);
+            self.hidden.resize(x.n_rows() * layers.up.n, 0.0);
+            multiply(&self.cpu, &mut self.input, &layers.up, x, &mut self.hidden);
+            if let Some(factor) = cut {
+                self.cpu.cut_gates(&mut self.hidden, layers.down.k, factor);
+            }
+            if is_gated {
+                self.cpu.gated_mul(act, &self.hidden, &mut self.activated);
+            } else {
+                self.cpu.activate(act, &self.hidden, &mut self.activated);
+            }
         }
         multiply(&self.cpu, &mut self.input, &layers.down, &self.activated, out);
+    }
+}
+
+/// The first half of a perceptron as one operation, if nothing comes between product and activation
+/// and no matrix has outputs of both gate and up but one that has all.
+fn activated_outputs(
+    layers: &TwoLayers<CpuDevice>,
+    act: Act,
+    is_gated: bool,
+) -> Option<ActivatedOp<'_>> {
+    let Linear { pieces, factors, bias, n, .. } = &layers.up;
+    let is_plain = pieces.iter().all(|piece| piece.order.is_none() && !piece.adds);
+    if !is_plain || !factors.is_empty() || bias.is_some() {
+        return None;
+    }
+    let width = layers.down.k;
+    let outputs = |first: usize| {
+        let piece = pieces.iter().find(|piece| {
+            let own = piece.first_row..piece.first_row + piece.weight.n();
+            own.start <= first && first + width <= own.end
+        })?;
+        Some(Outputs { weight: &piece.weight, first: first - piece.first_row })
+    };
+    match is_gated {
+        true if *n == 2 * width => {
+            Some(ActivatedOp { gate: Some(outputs(0)?), up: outputs(width)?, act })
+        }
+        false if *n == width => Some(ActivatedOp { gate: None, up: outputs(0)?, act }),
+        _ => None,
     }
 }
 

@@ -160,7 +160,9 @@ unsafe fn tile<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
                         unpack::<L>(&mut unpacker, LEAD.min(n_groups));
                     }
                     match (L::BIAS, is_last && tile.m - chunk * ROWS <= FEW) {
-                        (false, false) => chunk_of::<false, ROWS>(&mut walk, at(chunk), &mut coming),
+                        (false, false) => {
+                            chunk_of::<false, ROWS>(&mut walk, at(chunk), &mut coming)
+                        }
                         (false, true) => chunk_of::<false, FEW>(&mut walk, at(chunk), &mut coming),
                         (true, false) => chunk_of::<true, ROWS>(&mut walk, at(chunk), &mut coming),
                         (true, true) => chunk_of::<true, FEW>(&mut walk, at(chunk), &mut coming),
@@ -313,9 +315,7 @@ impl Unpacker {
             }
             let out = self.groups.weights.add(self.next).cast::<u8>();
             for pair in 0..GROUP / 8 {
-                for (quad, w) in
-                    L::weights(s, block, self.in_block, pair).into_iter().enumerate()
-                {
+                for (quad, w) in L::weights(s, block, self.in_block, pair).into_iter().enumerate() {
                     let out = out.add((pair * 2 + quad) * 64);
                     _mm512_store_si512(out.cast(), _mm512_sub_epi8(w, zero));
                 }
