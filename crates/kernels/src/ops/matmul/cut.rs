@@ -16,7 +16,8 @@ pub(super) const ROW_BLOCK_UNIT: usize = 24;
 pub(super) struct LeastBlock {
     /// Bytes of activations.
     row_bytes: usize,
-    /// Panels, from [`MANY_ROWS`](Self::MANY_ROWS) on.
+    /// Panels, from [`MANY_ROWS`](Self::MANY_ROWS) on, and from 16 rows on where there are so many that
+    /// threads end together all the same.
     strip_panels: usize,
     /// Rows, from there on.
     rows: usize,
@@ -61,7 +62,11 @@ impl Cut {
         let wanted_blocks = 4 * cpu.team.n_threads();
         let wide = strip_panels.max(least.strip_panels);
         let n_wide = (n_row_strips * strip_panels).div_ceil(wide);
-        let is_wide = is_many && n_wide >= wanted_blocks * unit;
+        let is_wide = match m {
+            0..16 => false,
+            16..LeastBlock::MANY_ROWS => n_wide >= 2 * wanted_blocks * m,
+            _ => n_wide >= wanted_blocks * unit,
+        };
         let (strip_panels, n_row_strips) =
             if is_wide { (wide, n_wide) } else { (strip_panels, n_row_strips) };
         // A narrow matrix has too few strips for all threads, so each block gets fewer rows.

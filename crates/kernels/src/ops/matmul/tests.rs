@@ -210,11 +210,11 @@ fn rows_of_many_groups_and_strips_of_many_panels_give_the_bits_of_the_scalar_ker
     for &layout in WeightLayout::ALL {
         for groups in [27, 40] {
             let k = 32 * groups / layout.block_len().max(32) * layout.block_len().max(32);
-            let n = 200;
+            let n = 150;
             let w = pack(&scalar(), layout, n, k, false);
-            let x = activations(50, k);
+            let x = activations(41, k);
             let expected = product(&scalar(), &w, &x);
-            for m in [16, 17, 24, 32, 41, 50] {
+            for m in [16, 24, 41] {
                 for cpu in &cpus {
                     let got = product(cpu, &w, &x[..m * k]);
                     let name = cpu.kernels.name;
