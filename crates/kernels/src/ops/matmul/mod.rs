@@ -143,8 +143,8 @@ pub struct MatmulOutput<'a> {
 pub(crate) struct Table {
     float: fn(WeightLayout) -> float::Kernel,
     int: fn(WeightLayout) -> int::Kernel,
-    /// The same for many rows, where another kernel is faster.
-    int_many: Option<IntMany>,
+    /// The same for many rows, where another kernel is faster, and the rows of a block from which it is.
+    int_many: Option<fn(WeightLayout) -> (usize, int::Kernel)>,
     /// bf16 weights with bf16 activations, where there is an instruction for it that pays.
     pub(crate) bf16: Option<Bf16Kernel>,
     /// Blocks of bf16 and int8 products, where kernels want larger ones than the tuning finds.
@@ -169,19 +169,11 @@ impl Bf16Kernel {
         Self { is_used: || true, tile: float::tiles, arrange: Some(float::arrange_for_tiles) };
 }
 
-/// Kernels for products of many rows.
-#[derive(Clone, Copy, Debug)]
-struct IntMany {
-    /// Rows of a block from which they are used.
-    from_rows: usize,
-    kernel: fn(WeightLayout) -> int::Kernel,
-}
-
 impl Table {
     /// The kernel for a block of `m` rows.
     fn int_for(&self, layout: WeightLayout, m: usize) -> int::Kernel {
-        match &self.int_many {
-            Some(many) if m >= many.from_rows => (many.kernel)(layout),
+        match self.int_many.map(|many| many(layout)) {
+            Some((from_rows, kernel)) if m >= from_rows => kernel,
             _ => (self.int)(layout),
         }
     }
@@ -221,14 +213,11 @@ table!(
 );
 #[cfg(target_arch = "x86_64")]
 pub(crate) static AMX: Table = Table {
-    int_many: Some(IntMany {
-        from_rows: 16,
-        kernel: |layout| {
-            with_layout!(layout,
-                I => int::tiles::<I>(),
-                _F => unreachable!("invariant: a float layout has a kernel of its own kind"),
-            )
-        },
+    int_many: Some(|layout| {
+        with_layout!(layout,
+            I => int::tiles::<I>(),
+            _F => unreachable!("invariant: a float layout has a kernel of its own kind"),
+        )
     }),
     bf16: Some(Bf16Kernel::TILES),
     least: LeastBlock::TILES,

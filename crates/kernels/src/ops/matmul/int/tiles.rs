@@ -3,39 +3,43 @@
 //!
 //! ```text
 //! scales of the rows, 16 rows side by side                         once per call
-//! for each panel:
-//!     weights of each group as signed bytes, scales, biases        once per block of rows
-//!     for each 16 rows (or 8), for each group:
-//!         C = A · B            tile: rows [16, 32] by weights [32, 16], exact, in 32 bits
-//!         memory = C
-//!         acc[row] = fma(C[row] as f32, sx[row] * sw, acc[row])                  registers
-//!         acc[row] = fma(sx[row] * sum[row], bias, acc[row])                     where BIAS
+//! for each panel, for each chunk of 16 rows, for each group g:     one walk, without a break
+//!     group g + 8   weights as signed bytes, scales, biases        by the first chunk, for all of them
+//!     group g + 4   C = A · B     tile: rows [16, 32] by weights [32, 16], exact, in 32 bits
+//!     group g + 2   memory = C
+//!     group g       acc[row] = fma(C[row] as f32, sx[row] * sw, acc[row])        registers
+//!                   acc[row] = fma(sx[row] * sum[row], bias, acc[row])           where BIAS
 //! ```
 //!
 //! The sums are exact and what is done with them is what the loop of the parent does, so the bits are
-//! the same. Two groups are under way: while the sums of one are scaled, the tile of another is
-//! multiplied and a third is on its way through memory, the only way out of a tile.
+//! the same. Memory is the only way out of a tile, so several groups are under way; the walk goes on
+//! from chunk to chunk and from panel to panel, so it starts once per call. Unpacked groups stay in
+//! the first-level cache until the last chunk is past them. A last chunk of fewer than 16 rows begins
+//! in the one before it, whose rows get the same bits again.
 //!
 //! While a panel is multiplied the next one is prefetched ([`Coming`]); without that, memory and
 //! arithmetic take turns (GOP/s at 64 rows of two threads, Q8_0 [2048, 8192]: 909 in place of 1080).
 //!
-//! Blocks of fewer than 16 rows are left to `vpdpbusd`, which reads packed weights as they are: it is as
-//! fast at 12 rows; at 32 rows tiles are 1.07 to 1.24 times as fast (Q8_0), 1.2 to 1.6 times with
-//! weights of 4 bits.
+//! A group of 16 rows and 16 outputs, in ns, on one of two threads of a Granite Rapids, Q8_0, in a
+//! program of its own. From memory at 16 rows: 60 (28 groups of inputs) and 59 (152), where unpacking a
+//! whole panel, then multiplying it, takes 75 and 78; memory alone takes 43, all else 33. At 320 rows:
+//! 28 and 23, where a start for each chunk takes 34 and 27; the product takes 4.6 of these, to write it
+//! 4.3, to read rows and weights 3.4, the floats 8. (While a product is under way, AVX-512 does one
+//! multiply-add per cycle and not two.)
 //!
-//! A group of 16 rows and 16 outputs takes 24 ns on a Granite Rapids, and 26 to 28 with all that is
-//! done once per block, where `vpdpbusd` takes 40: 4.6 ns for the product, 4.3 to write it, 3.4 to read
-//! rows and weights, 8 for the floats, one after the other. (While a product is under way, AVX-512
-//! does one multiply-add per cycle and not two.) More groups under way, other orders and other places
-//! of the sums changed nothing, and chunks of the inputs that stay in the first-level cache are slower
-//! (27 to 32 ns, because each begins with nothing under way). Strips of 4 panels, which turn scales of
-//! rows four times as often as strips of 16: 31 ns.
+//! Tried and dropped: unpacking right before the product (38 in place of 33: a tile that is read after
+//! its bytes were written waits for them); more places for unpacked groups than needed at 16 rows
+//! (4 to 10 % slower: rows leave the first-level cache); prefetching 1 to 64 KiB ahead, to the first
+//! or the second level (59 to 65 from memory; a panel ahead 60); state of the walk in memory and not
+//! in registers (prompts 8 % slower); turning scales by shuffles and not by gathers (no difference);
+//! chunks of the inputs that stay in the first-level cache.
 //!
 //! Considered and not taken: bf16 tiles of the same integers (their sums would come out as floats,
 //! for twice the bytes of rows and weights).
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
+use std::marker::PhantomData;
 
 use super::{Kernel, Tile, avx512vnni, wide_tiles};
 use crate::layout::int::{Block, Bytes, IntLayout, Range};
@@ -95,26 +99,35 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// The kernel of a layout for 16 rows and more. Scales of 16 inputs would leave three quarters of a
-/// tile unused, so such layouts keep `vpdpbusd`.
-pub(in crate::ops::matmul) fn kernel<L: IntLayout>() -> Kernel {
-    if L::SPLIT { avx512vnni::<L> } else { tile::<L> }
+/// The kernel of a layout for many rows, and the rows from which it is faster. Scales of 16 inputs
+/// would leave three quarters of a tile unused, so such layouts keep `vpdpbusd`.
+pub(in crate::ops::matmul) fn kernel<L: IntLayout>() -> (usize, Kernel) {
+    if L::SPLIT {
+        return (0, avx512vnni::<L>);
+    }
+    (if is_bytes::<L>() { FEW / 2 } else { FEW + 1 }, tile::<L>)
+}
+
+/// Whether weights have a byte each. Such are read for so long that tiles take no time beside it at a
+/// few rows; smaller ones are multiplied faster by `vpdpbusd`.
+const fn is_bytes<L: IntLayout>() -> bool {
+    L::BLOCK_BYTES >= L::LEN * PANEL
 }
 
 /// # Safety
 ///
 /// This CPU has the features below, and tiles are supported.
-///
-/// # Panics
-///
-/// When the tile has fewer than 16 rows.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn tile<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
     if L::SCALE_LEN > GROUP && tile.x.group > GROUP {
         // SAFETY: the caller vouches for the CPU.
-        return unsafe { wide_tiles::tile::<L>(tile) };
+        return unsafe {
+            match tile.m {
+                ..ROWS => avx512vnni::<L>(tile),
+                _ => wide_tiles::tile::<L>(tile),
+            }
+        };
     }
-    assert!(tile.m >= ROWS, "invariant: {} rows are multiplied by another kernel", tile.m);
     let n_groups = tile.k / GROUP;
     let n_chunks = tile.m.div_ceil(ROWS);
     SCRATCH.with_borrow_mut(|scratch| {
@@ -153,20 +166,24 @@ unsafe fn tile<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
             for panel in 0..tile.n_panels {
                 let mut coming = coming(tile, panel);
                 let at = |chunk| Place { chunk, panel, row_scale };
-                first_chunk::<L>(&mut walk, &mut unpacker, at(0), &mut coming);
+                if is_bytes::<L>() && tile.m <= FEW {
+                    first_chunk::<L, FEW>(&mut walk, &mut unpacker, at(0), &mut coming);
+                } else {
+                    first_chunk::<L, ROWS>(&mut walk, &mut unpacker, at(0), &mut coming);
+                }
                 for chunk in 1..n_chunks {
                     let is_last = chunk + 1 == n_chunks;
                     if is_last {
                         unpack::<L>(&mut unpacker, LEAD.min(n_groups));
                     }
-                    match (L::BIAS, is_last && tile.m - chunk * ROWS <= FEW) {
-                        (false, false) => {
-                            chunk_of::<false, ROWS>(&mut walk, at(chunk), &mut coming)
-                        }
-                        (false, true) => chunk_of::<false, FEW>(&mut walk, at(chunk), &mut coming),
-                        (true, false) => chunk_of::<true, ROWS>(&mut walk, at(chunk), &mut coming),
-                        (true, true) => chunk_of::<true, FEW>(&mut walk, at(chunk), &mut coming),
-                    }
+                    let is_few = is_last && tile.m - chunk * ROWS <= FEW;
+                    let run = match (L::BIAS, is_few) {
+                        (false, false) => other_chunk::<false, ROWS, 0>,
+                        (false, true) => other_chunk::<false, FEW, { ROWS - FEW }>,
+                        (true, false) => other_chunk::<true, ROWS, 0>,
+                        (true, true) => other_chunk::<true, FEW, { ROWS - FEW }>,
+                    };
+                    run(&mut walk, at(chunk), &mut coming);
                 }
             }
         }
@@ -186,7 +203,7 @@ fn even(n_groups: usize) -> usize {
 
 /// The first row of a chunk: the last one begins before the end of the one before it, if need be.
 fn first_row(m: usize, chunk: usize) -> usize {
-    (chunk * ROWS).min(m - ROWS)
+    (chunk * ROWS).min(m.saturating_sub(ROWS))
 }
 
 /// Puts the scales of 16 rows side by side, and where there are biases the sums of their
@@ -201,20 +218,31 @@ unsafe fn turn_rows<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>, scratch: &mut Sc
     let lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     let index = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(n_groups as i32));
     let pairs = _mm512_slli_epi32::<1>(index);
+    let mask = ((1_u32 << ROWS.min(tile.m)) - 1) as __mmask16;
+    let is_whole = tile.m >= ROWS;
     for chunk in 0..tile.m.div_ceil(ROWS) {
         let at = first_row(tile.m, chunk) * n_groups;
         let (scales, sums) = (tile.x.scales[at..].as_ptr(), tile.x.sums[at..].as_ptr());
         for group in 0..n_groups {
-            // SAFETY: the lanes are rows of the tile.
+            // SAFETY: the lanes of the mask, or all, are rows of the tile.
             unsafe {
-                let scales = _mm512_i32gather_ps::<4>(index, scales.add(group).cast());
+                let from = scales.add(group).cast();
+                let scales = match is_whole {
+                    true => _mm512_i32gather_ps::<4>(index, from),
+                    false => _mm512_mask_i32gather_ps::<4>(_mm512_setzero_ps(), mask, index, from),
+                };
                 let out = scratch.row_scales[chunk * n_groups + group].0.as_mut_ptr();
                 _mm512_store_ps(out, scales);
                 if L::BIAS {
-                    let from = sums.add(group).cast::<i32>();
-                    let first = _mm512_i32gather_epi32::<4>(pairs, from);
-                    let last = _mm512_i32gather_epi32::<4>(pairs, from.add(1));
-                    let sum = _mm512_cvtepi32_ps(_mm512_add_epi32(first, last));
+                    let zero = _mm512_setzero_si512();
+                    let halves = [0, 1].map(|half| {
+                        let from = sums.add(group).cast::<i32>().add(half);
+                        match is_whole {
+                            true => _mm512_i32gather_epi32::<4>(pairs, from),
+                            false => _mm512_mask_i32gather_epi32::<4>(zero, mask, pairs, from),
+                        }
+                    });
+                    let sum = _mm512_cvtepi32_ps(_mm512_add_epi32(halves[0], halves[1]));
                     let out = scratch.row_sums[chunk * n_groups + group].0.as_mut_ptr();
                     _mm512_store_ps(out, _mm512_mul_ps(scales, sum));
                 }
@@ -404,7 +432,8 @@ impl<'a> Walk<'a> {
         sums: *mut Sums,
     ) -> Self {
         // Tiles 0 and 1 are sums, 4 and 5 rows, 6 and 7 weights.
-        let (results, rows) = ((ROWS, ROW_BYTES), (ROWS, GROUP));
+        let n_rows = ROWS.min(tile.m);
+        let (results, rows) = ((n_rows, ROW_BYTES), (n_rows, GROUP));
         let weights = (GROUP / 4, ROW_BYTES);
         let form = Form::new([results, results, (0, 0), (0, 0), rows, rows, weights, weights]);
         let n_left = even(tile.k / GROUP);
@@ -488,17 +517,18 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The last `MR` rows of a chunk by one panel. `ahead` is called for each group.
+    /// `MR` rows of a chunk after the first `SKIPPED` by one panel, while `ahead` unpacks a group for each
+    /// of its groups.
     ///
     /// # Safety
     ///
     /// The chunk and the panel come next; the CPU has AVX-512.
     #[inline(always)]
-    unsafe fn chunk<const BIAS: bool, const MR: usize>(
+    unsafe fn chunk<const BIAS: bool, const MR: usize, const SKIPPED: usize>(
         &mut self,
         Place { chunk, panel, row_scale }: Place,
         coming: &mut Coming<1>,
-        mut ahead: impl FnMut(),
+        mut ahead: impl Ahead,
     ) {
         let n_groups = self.tile.k / GROUP;
         let (stride, sums, groups) = (self.tile.x.stride, self.sums, self.groups);
@@ -522,9 +552,9 @@ impl<'a> Walk<'a> {
                 let mut biases = groups.biases.wrapping_add(place);
                 macro_rules! scale {
                     ($turn:expr) => {
-                        let isums = sums.add($turn).cast::<i32>().add((ROWS - MR) * PANEL);
+                        let isums = sums.add($turn).cast::<i32>().add(SKIPPED * PANEL);
                         let sw = _mm512_load_ps(scales.cast());
-                        let sx = row_scales.cast::<f32>().add(ROWS - MR);
+                        let sx = row_scales.cast::<f32>().add(SKIPPED);
                         for (mr, acc) in acc.iter_mut().enumerate() {
                             let isum = _mm512_load_si512(isums.add(mr * PANEL).cast());
                             let scale = s.mul(s.splat(*sx.add(mr)), sw);
@@ -534,7 +564,7 @@ impl<'a> Walk<'a> {
                         row_scales = row_scales.wrapping_add(1);
                         if BIAS {
                             let bias = _mm512_load_ps(biases.cast());
-                            let sums = row_sums.cast::<f32>().add(ROWS - MR);
+                            let sums = row_sums.cast::<f32>().add(SKIPPED);
                             for (mr, acc) in acc.iter_mut().enumerate() {
                                 *acc = s.fma(s.splat(*sums.add(mr)), bias, *acc);
                             }
@@ -548,11 +578,11 @@ impl<'a> Walk<'a> {
                     let to = sums.add(turn ^ 2);
                     self.tiles.store::<0>(to.cast(), PANEL * 4);
                     self.tiles.store::<1>(to.add(1).cast(), PANEL * 4);
-                    ahead();
+                    ahead.unpack();
                     self.dot::<0, 4, 6>(x, stride, weights);
                     scale!(turn);
                     if is_pair {
-                        ahead();
+                        ahead.unpack();
                     }
                     self.dot::<1, 5, 7>(x.wrapping_add(GROUP), stride, weights.wrapping_add(1));
                     if is_pair {
@@ -571,9 +601,13 @@ impl<'a> Walk<'a> {
             if (chunk + 1) * ROWS >= self.tile.m {
                 self.first = place;
             }
-            let row = first_row(self.tile.m, chunk) + ROWS - MR;
+            let row = first_row(self.tile.m, chunk) + SKIPPED;
             let scales = Block::new(self.tile.w.as_ptr().add(panel * self.tile.panel_bytes));
+            // Tiles of fewer rows leave old numbers in the sums of the others.
             for (mr, acc) in acc.into_iter().enumerate() {
+                if mr >= self.tile.m {
+                    break;
+                }
                 let acc = match row_scale {
                     RowScale::None => acc,
                     RowScale::Multiplies => s.mul(acc, s.floats(scales.at(0))),
@@ -587,50 +621,78 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The first chunk of rows by one panel, whose groups are unpacked on the way, and where it is the only
+/// The first `MR` rows by one panel, whose groups are unpacked on the way, and where it is the only
 /// one, those of the next panel after them.
 ///
 /// # Safety
 ///
 /// The chunk comes next, and its first groups are unpacked; this CPU has the features below.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn first_chunk<L: IntLayout>(
+unsafe fn first_chunk<L: IntLayout, const MR: usize>(
     walk: &mut Walk<'_>,
     unpacker: &mut Unpacker,
     at: Place,
     coming: &mut Coming<1>,
 ) {
-    let is_only = walk.tile.m == ROWS;
-    let panels_left = walk.tile.n_panels - at.panel;
+    let is_only = walk.tile.m <= ROWS;
+    let last_panels = if is_only { 0 } else { walk.tile.n_panels - at.panel };
     // SAFETY: the caller vouches for the CPU and the order; the places of groups that are scaled are
     // free, and while there are more chunks, there is a place for each group of the panel.
     unsafe {
+        let ahead = Unpacking { unpacker, last_panels, layout: PhantomData::<L> };
         match L::BIAS {
-            true => walk.chunk::<true, ROWS>(at, coming, || {
-                if is_only || unpacker.n_panels == panels_left {
-                    unpacker.unpack::<L>();
-                }
-            }),
-            false => walk.chunk::<false, ROWS>(at, coming, || {
-                if is_only || unpacker.n_panels == panels_left {
-                    unpacker.unpack::<L>();
-                }
-            }),
+            false => walk.chunk::<false, MR, 0>(at, coming, ahead),
+            true => walk.chunk::<true, MR, 0>(at, coming, ahead),
         }
     }
 }
 
-/// The last `MR` rows of another chunk by one panel.
+/// What is done beside a chunk. (A trait and not a closure, which would be called and not inlined.)
+trait Ahead {
+    /// Unpacks the next group, if it is time.
+    ///
+    /// # Safety
+    ///
+    /// A place for it is free; the CPU has AVX-512.
+    unsafe fn unpack(&mut self);
+}
+
+/// All groups are unpacked.
+struct Nothing;
+
+impl Ahead for Nothing {
+    #[inline(always)]
+    unsafe fn unpack(&mut self) {}
+}
+
+/// Groups of a layout are unpacked while no fewer panels than these are left.
+struct Unpacking<'a, L> {
+    unpacker: &'a mut Unpacker,
+    last_panels: usize,
+    layout: PhantomData<L>,
+}
+
+impl<L: IntLayout> Ahead for Unpacking<'_, L> {
+    #[inline(always)]
+    unsafe fn unpack(&mut self) {
+        if self.unpacker.n_panels >= self.last_panels {
+            // SAFETY: as above.
+            unsafe { self.unpacker.unpack::<L>() };
+        }
+    }
+}
+
+/// `MR` rows of another chunk after the first `SKIPPED` by one panel.
 ///
 /// # Safety
 ///
 /// The chunk comes next; this CPU has the features below.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn chunk_of<const BIAS: bool, const MR: usize>(
+unsafe fn other_chunk<const BIAS: bool, const MR: usize, const SKIPPED: usize>(
     walk: &mut Walk<'_>,
     at: Place,
     coming: &mut Coming<1>,
 ) {
     // SAFETY: as above.
-    unsafe { walk.chunk::<BIAS, MR>(at, coming, || {}) }
+    unsafe { walk.chunk::<BIAS, MR, SKIPPED>(at, coming, Nothing) }
 }
