@@ -100,7 +100,7 @@ impl Cpu {
         let strip_panels = cut.strip_panels.next_multiple_of(panels_per_group);
         let rows_per_block = cut.rows_beside(n_matrices * strip_panels * PANEL * size_of::<f32>());
         let cut = Cut { n_panels, strip_panels, rows_per_block, ..cut };
-        let step = Step { cpu: self, op, x, out: &out.writer(self, m), n_panels };
+        let step = Step { cpu: self, op, x, out: &out.writer(self, m) };
         let run = |idx: usize| step.block(cut.block(idx));
         let n_bytes: usize = op.outputs().map(|o| o.weight.panel_bytes() * n_panels).sum();
         if n_bytes.saturating_mul(m) < min_parallel_bytes {
@@ -117,12 +117,11 @@ struct Step<'a> {
     op: &'a ActivatedOp<'a>,
     x: &'a Activations,
     out: &'a Writer<'a>,
-    n_panels: usize,
 }
 
 impl Step<'_> {
     /// Computes one block.
-    fn block(&self, Block { panels, rows }: Block) {
+    fn block(&self, Block { panels, rows, to_next }: Block) {
         let columns = panels.start * PANEL..panels.end * PANEL;
         let stride = self.op.outputs().count() * columns.len();
         with_scratch(rows.len() * stride, |scratch| {
@@ -134,9 +133,9 @@ impl Step<'_> {
                     stride,
                     n_columns: columns.len(),
                 };
-                let to_next = self.to_next(i, &panels);
-                let block = Block { panels: own, rows: rows.clone() };
-                self.cpu.multiply_tile(outputs.weight, self.x, rows.start, block, y, to_next);
+                let block =
+                    Block { panels: own, rows: rows.clone(), to_next: self.to_next(i, to_next) };
+                self.cpu.multiply_tile(outputs.weight, self.x, rows.start, block, y);
             }
             for (row, outputs) in rows.zip(scratch.chunks_exact(stride)) {
                 self.finish(row, columns.clone(), outputs);
@@ -144,20 +143,18 @@ impl Step<'_> {
         });
     }
 
-    /// Panels from those of matrix `i` in a block to the next ones that this thread multiplies, in the
-    /// same matrix; 0 where they are not.
-    fn to_next(&self, i: usize, panels: &Range<usize>) -> usize {
-        let n_ahead = self.cpu.team.n_threads() * panels.len();
-        let is_last = panels.start + n_ahead >= self.n_panels;
-        match (self.op.gate, i) {
-            (Some(gate), 0) if std::ptr::eq(gate.weight, self.op.up.weight) => {
-                (self.op.up.first - gate.first) / PANEL
-            }
-            (Some(gate), 1) if std::ptr::eq(gate.weight, self.op.up.weight) && !is_last => {
-                n_ahead.wrapping_sub((self.op.up.first - gate.first) / PANEL)
-            }
-            (None, _) if !is_last => n_ahead,
-            _ => 0,
+    /// Panels from those of matrix `i` to the next ones that this thread multiplies, in the same matrix, if
+    /// they are `to_next` ahead of the first of these; 0 where they are not.
+    fn to_next(&self, i: usize, to_next: usize) -> usize {
+        let Some(gate) = self.op.gate else { return to_next };
+        if !std::ptr::eq(gate.weight, self.op.up.weight) {
+            return 0;
+        }
+        let to_up = (self.op.up.first / PANEL).wrapping_sub(gate.first / PANEL);
+        match (i, to_next) {
+            (0, _) => to_up,
+            (_, 0) => 0,
+            _ => to_next.wrapping_sub(to_up),
         }
     }
 

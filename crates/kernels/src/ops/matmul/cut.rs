@@ -44,6 +44,7 @@ pub(super) struct Cut {
     pub(super) rows_per_block: usize,
     /// Bytes of the activations that may lie in cache.
     pub(super) row_bytes: usize,
+    pub(super) n_threads: usize,
 }
 
 impl Cut {
@@ -72,7 +73,8 @@ impl Cut {
         // A narrow matrix has too few strips for all threads, so each block gets fewer rows.
         let per_thread = n_row_strips.div_ceil(wanted_blocks);
         let rows_per_block = most.min(per_thread.max(unit)).next_multiple_of(unit);
-        Self { n_panels: w.n_panels(), strip_panels, m, rows_per_block, row_bytes: in_cache }
+        let (n_panels, n_threads) = (w.n_panels(), cpu.team.n_threads());
+        Self { n_panels, strip_panels, m, rows_per_block, row_bytes: in_cache, n_threads }
     }
 
     /// Rows of a block, each of which has so many bytes of outputs that are to stay in cache, too: half
@@ -94,9 +96,11 @@ impl Cut {
     pub(super) fn block(&self, idx: usize) -> Block {
         let (row_block, strip) = (idx / self.n_strips(), idx % self.n_strips());
         let (row, panel) = (row_block * self.rows_per_block, strip * self.strip_panels);
+        let n_ahead = self.n_threads * self.strip_panels;
         Block {
             panels: panel..(panel + self.strip_panels).min(self.n_panels),
             rows: row..(row + self.rows_per_block).min(self.m),
+            to_next: if panel + n_ahead < self.n_panels { n_ahead } else { 0 },
         }
     }
 }
@@ -105,23 +109,20 @@ impl Cut {
 pub(super) struct Block {
     pub(super) panels: Range<usize>,
     pub(super) rows: Range<usize>,
+    /// Panels to those that this thread multiplies next, if all threads are equally fast (a wrapped
+    /// number where they lie before these); 0 where there are none.
+    pub(super) to_next: usize,
 }
 
 impl Block {
-    pub(super) fn tile<'a, X>(
-        &self,
-        w: &'a PackedMatrix,
-        x: X,
-        y: Target,
-        to_next: usize,
-    ) -> Tile<'a, X> {
+    pub(super) fn tile<'a, X>(&self, w: &'a PackedMatrix, x: X, y: Target) -> Tile<'a, X> {
         Tile {
             w: w.panels(self.panels.clone()),
             panel_bytes: w.panel_bytes(),
             n_panels: self.panels.len(),
             k: w.k(),
             m: self.rows.len(),
-            to_next,
+            to_next: self.to_next.wrapping_mul(w.panel_bytes()),
             x,
             y,
         }

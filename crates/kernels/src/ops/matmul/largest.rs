@@ -182,9 +182,8 @@ impl Step<'_> {
         with_scratch(block.rows.len() * columns.len(), |scratch| {
             let n = columns.len();
             let y = Target { ptr: scratch.as_mut_ptr(), stride: n, n_columns: n };
-            let (rows, to_next) =
-                (block.rows.clone(), self.cpu.panels_to_next(&block, w.n_panels()));
-            self.cpu.multiply_tile(w, self.x, rows.start, block, y, to_next);
+            let rows = block.rows.clone();
+            self.cpu.multiply_tile(w, self.x, rows.start, block, y);
             for (row, logits) in rows.zip(scratch.chunks_exact_mut(n)) {
                 self.finish(row, columns.clone(), logits);
             }

@@ -365,19 +365,11 @@ impl Cpu {
         whole: &Target,
     ) {
         let y = whole.of_block(&block);
-        let to_next = self.panels_to_next(&block, w.n_panels());
-        self.multiply_tile(w, x, first_row + block.rows.start, block, y, to_next);
-    }
-
-    /// Panels to those that this thread multiplies next, if all threads are equally fast; 0 where there
-    /// are none.
-    fn panels_to_next(&self, block: &Block, n_panels: usize) -> usize {
-        let n_ahead = self.team.n_threads() * block.panels.len();
-        if block.panels.start + n_ahead < n_panels { n_ahead } else { 0 }
+        self.multiply_tile(w, x, first_row + block.rows.start, block, y);
     }
 
     /// Multiplies a block whose first row is row `row` of `x`; its first output goes to the first
-    /// element of `y`. The next one is `to_next` panels ahead.
+    /// element of `y`.
     fn multiply_tile(
         &self,
         w: &PackedMatrix,
@@ -385,10 +377,8 @@ impl Cpu {
         row: usize,
         block: Block,
         y: Target,
-        to_next: usize,
     ) {
         let (table, k) = (self.kernels.matmul, w.k());
-        let to_next = to_next.wrapping_mul(w.panel_bytes());
         // SAFETY of the kernels: `self.kernels` is supported by this CPU; `tile` keeps its
         // invariants.
         match self.form_for(w) {
@@ -396,20 +386,20 @@ impl Cpu {
                 let rows = x.int8_rows(group).starting_at(row);
                 let kernel = table.int_for(w.layout(), block.rows.len());
                 // SAFETY: see above.
-                unsafe { kernel(&block.tile(w, rows, y, to_next)) }
+                unsafe { kernel(&block.tile(w, rows, y)) }
             }
             Form::Bf16 => {
                 let rows = x.bf16_rows();
                 let kernel = table.bf16.as_ref().expect("invariant: the form has a kernel").tile;
                 let data = &rows.data[row * rows.stride..];
                 // SAFETY: see above.
-                unsafe { kernel(&block.tile(w, HalfRows { data, ..rows }, y, to_next)) }
+                unsafe { kernel(&block.tile(w, HalfRows { data, ..rows }, y)) }
             }
             form => {
                 let data = if form == Form::F32 { x.floats() } else { x.rounded() };
                 let rows = FloatRows { data: &data[row * k..], stride: k };
                 // SAFETY: see above.
-                unsafe { (table.float)(w.layout())(&block.tile(w, rows, y, to_next)) }
+                unsafe { (table.float)(w.layout())(&block.tile(w, rows, y)) }
             }
         }
     }
