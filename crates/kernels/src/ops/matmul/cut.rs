@@ -16,8 +16,8 @@ pub(super) const ROW_BLOCK_UNIT: usize = 24;
 pub(super) struct LeastBlock {
     /// Bytes of activations.
     row_bytes: usize,
-    /// Panels, from [`MANY_ROWS`](Self::MANY_ROWS) on, and from 16 rows on where there are so many that
-    /// threads end together all the same.
+    /// Panels, from [`MANY_ROWS`](Self::MANY_ROWS) on, and for int8 products from 16 rows on where there
+    /// are so many that threads end together all the same (bf16: 3 % slower).
     strip_panels: usize,
     /// Rows, from there on.
     rows: usize,
@@ -51,7 +51,8 @@ impl Cut {
     /// Cuts `m` rows; `n_row_strips` is the number of rows times strips in the whole call.
     pub(super) fn new(cpu: &Cpu, w: &PackedMatrix, m: usize, n_row_strips: usize) -> Self {
         let Tuning { strip_panels, row_block_bytes, .. } = cpu.tuning.clamped();
-        let (row_bytes, least) = match cpu.form_for(w) {
+        let form = cpu.form_for(w);
+        let (row_bytes, least) = match form {
             Form::Int8(_) => (w.k(), cpu.kernels.matmul.least),
             Form::Bf16 => (w.k() * 2, cpu.kernels.matmul.least),
             Form::F32 | Form::Rounded => (w.k() * 4, LeastBlock::TUNED),
@@ -65,7 +66,9 @@ impl Cut {
         let n_wide = (n_row_strips * strip_panels).div_ceil(wide);
         let is_wide = match m {
             0..16 => false,
-            16..LeastBlock::MANY_ROWS => n_wide >= 2 * wanted_blocks * m,
+            16..LeastBlock::MANY_ROWS => {
+                matches!(form, Form::Int8(_)) && n_wide >= 2 * wanted_blocks * m
+            }
             _ => n_wide >= wanted_blocks * unit,
         };
         let (strip_panels, n_row_strips) =

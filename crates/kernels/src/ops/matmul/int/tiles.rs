@@ -647,7 +647,7 @@ unsafe fn first_chunk<L: IntLayout, const MR: usize>(
     }
 }
 
-/// What is done beside a chunk. (A trait and not a closure, which would be called and not inlined.)
+/// Work beside a chunk. (A trait and not a closure, which would be called and not inlined.)
 trait Ahead {
     /// Unpacks the next group, if it is time.
     ///
