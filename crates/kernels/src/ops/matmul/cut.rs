@@ -96,14 +96,19 @@ impl Cut {
         self.n_strips() * self.m.div_ceil(self.rows_per_block)
     }
 
+    /// Panels from panel `panel` to those that its thread multiplies next; see [`Block::to_next`].
+    pub(super) fn to_next(&self, panel: usize, n_panels: usize) -> usize {
+        let n_ahead = self.n_threads * self.strip_panels;
+        if panel + n_ahead < n_panels { n_ahead } else { 0 }
+    }
+
     pub(super) fn block(&self, idx: usize) -> Block {
         let (row_block, strip) = (idx / self.n_strips(), idx % self.n_strips());
         let (row, panel) = (row_block * self.rows_per_block, strip * self.strip_panels);
-        let n_ahead = self.n_threads * self.strip_panels;
         Block {
             panels: panel..(panel + self.strip_panels).min(self.n_panels),
             rows: row..(row + self.rows_per_block).min(self.m),
-            to_next: if panel + n_ahead < self.n_panels { n_ahead } else { 0 },
+            to_next: self.to_next(panel, self.n_panels),
         }
     }
 }

@@ -70,14 +70,17 @@ impl Cpu {
         };
         let run = |idx: usize| {
             let whole = &whole;
-            let (head, Block { panels, rows, to_next }) =
+            let (head, Block { panels, rows, .. }) =
                 (idx / cut.n_blocks(), cut.block(idx % cut.n_blocks()));
             let first = head * n_panels;
             // Panels count from head 0, so the destination is moved as if the outputs of all heads
             // before lay right before those of this head.
             let ptr = whole.ptr.wrapping_add(head * head_stride).wrapping_sub(head * n);
             let own = Target { ptr, stride: whole.stride, n_columns: (head + 1) * n };
-            let block = Block { panels: first + panels.start..first + panels.end, rows, to_next };
+            let panels = first + panels.start..first + panels.end;
+            // The next ones may be those of another head.
+            let to_next = cut.to_next(panels.start, w.n_panels());
+            let block = Block { panels, rows, to_next };
             self.multiply_block(w, x, head * m, block, &own);
         };
         let n_blocks = n_heads * cut.n_blocks();
