@@ -97,7 +97,7 @@ impl Cut {
     }
 
     /// Panels from panel `panel` to those that its thread multiplies next; see [`Block::to_next`].
-    pub(super) fn to_next(&self, panel: usize, n_panels: usize) -> usize {
+    pub(super) fn panels_ahead(&self, panel: usize, n_panels: usize) -> usize {
         let n_ahead = self.n_threads * self.strip_panels;
         if panel + n_ahead < n_panels { n_ahead } else { 0 }
     }
@@ -108,7 +108,7 @@ impl Cut {
         Block {
             panels: panel..(panel + self.strip_panels).min(self.n_panels),
             rows: row..(row + self.rows_per_block).min(self.m),
-            to_next: self.to_next(panel, self.n_panels),
+            to_next: self.panels_ahead(panel, self.n_panels),
         }
     }
 }

@@ -79,7 +79,7 @@ impl Cpu {
             let own = Target { ptr, stride: whole.stride, n_columns: (head + 1) * n };
             let panels = first + panels.start..first + panels.end;
             // The next ones may be those of another head.
-            let to_next = cut.to_next(panels.start, w.n_panels());
+            let to_next = cut.panels_ahead(panels.start, w.n_panels());
             let block = Block { panels, rows, to_next };
             self.multiply_block(w, x, head * m, block, &own);
         };
