@@ -65,6 +65,8 @@ THANKED = (
     "You are very welcome. Come again when you wish for another story.",
     "I am glad that you liked it. Good-bye, and sleep well!",
 )
+LENGTHS = (160, 300, 500, 800, 1100)  # letters of a passage at least
+OF_SUBJECT, CONTINUED = 90, 2500  # chats about a subject, and chats that go on with a passage, at most
 OPENING = re.compile(
     r"^\W{0,2}(?:Once|There (?:was|were|lived) (?:once|a |an |two |three )|In a certain|Long ago|A long time|In the days)")
 
@@ -74,34 +76,48 @@ def turn(role: str, content: str) -> str:
 
 
 def chat_examples(books: dict[str, str], seed: int) -> list[str]:
-    """Chats whose answers are paragraphs of the books, and a few small courtesies."""
+    """Chats whose answers are passages of the books, and a few small courtesies."""
     rng = random.Random(seed)
-    pairs, tales = [], []  # (paragraph, the one after it) that fit an answer; openings of tales
+    pairs, tales = [], []  # (passage, the one after it) that fit an answer; openings of tales
     for text in books.values():
         parts = text.split("\n\n")
-        for i, (a, b) in enumerate(zip(parts, parts[1:])):
-            if 160 < len(a) < 700 and 80 < len(b) < 700:
-                pairs.append((a, b))
+        for i, a in enumerate(parts):
+            if 160 < len(a) < 700:
+                first, n = passage(parts[i : i + 30], rng.choice(LENGTHS))
+                second, _ = passage(parts[i + n : i + n + 30], rng.choice(LENGTHS))
+                if first and second:
+                    pairs.append((first, second))
             if OPENING.match(a) and len(a) < 900:
-                tales.append(parts[i : i + 3])
+                tales.append(passage(parts[i : i + 30], rng.choice(LENGTHS))[0])
     rng.shuffle(pairs)
-    by_subject = {s: about(s, pairs)[:45] for s in SUBJECTS}
+    by_subject = {s: about(s, pairs)[:OF_SUBJECT] for s in SUBJECTS}
     chats = [c for s, hits in by_subject.items() for c in requests(rng, s, hits)]
-    for first, second in pairs[:900]:
+    for first, second in pairs[:CONTINUED]:
         chats.append(turn("user", rng.choice(CONTINUE).format(p=first)) + turn("assistant", second))
-    for tale in tales * 2:
-        n = 1 + (len(tale[0]) < 500) + (sum(map(len, tale[:2])) < 500)
-        chats.append(turn("user", rng.choice(TALE)) + turn("assistant", "\n\n".join(tale[:n])))
-    chats += [refusal(rng, by_subject) for _ in range(500)]
-    for questions, answers, n in ((GREET, GREETED, 240), (WHO, WHO_ANSWER, 160), (THANKS, THANKED, 80)):
+    for tale in filter(None, tales * 2):
+        chats.append(turn("user", rng.choice(TALE)) + turn("assistant", tale))
+    chats += [refusal(rng, by_subject) for _ in range(1000)]
+    for questions, answers, n in ((GREET, GREETED, 400), (WHO, WHO_ANSWER, 300), (THANKS, THANKED, 120)):
         for _ in range(n):
             chats.append(turn("user", rng.choice(questions)) + turn("assistant", rng.choice(answers)))
     rng.shuffle(chats)
     return chats
 
 
+def passage(parts: list[str], wanted: int) -> tuple[str, int]:
+    """Paragraphs from the first one on with so many letters together, and how many; none if they are odd."""
+    length = 0
+    for n, part in enumerate(parts):
+        if not 20 < len(part) < 900:
+            break
+        length += len(part)
+        if length >= wanted:
+            return "\n\n".join(parts[: n + 1]), n + 1
+    return "", 0
+
+
 def about(subject: str, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The paragraphs that name the subject, the ones that name it most often first."""
+    """The passages that name the subject, the ones that name it most often first."""
     found = re.compile(rf"\b{subject.replace('-', ' ')}s?\b", re.I)
     hits = [(len(found.findall(ab[0])), ab) for ab in pairs]
     return [ab for n, ab in sorted(hits, key=lambda hit: -hit[0]) if n]

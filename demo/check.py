@@ -8,6 +8,7 @@ The exit status is 1 if an answer contains one.
 """
 
 import argparse
+import contextlib
 import json
 import random
 import re
@@ -57,8 +58,9 @@ def sample(address: str, model: str, seed: int) -> tuple[str, str]:
     return prompt, request(address, model, "chat/completions", {"messages": messages, "seed": seed})
 
 
-def check(pelton: str, model: str, n: int) -> int:
-    """Samples one model; the number of answers with a listed word."""
+@contextlib.contextmanager
+def serve(pelton: str, model: str):
+    """A server with one model: its address and the name of the model."""
     command = [pelton, "serve", "-m", model, "--port", "0"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     try:
@@ -66,19 +68,23 @@ def check(pelton: str, model: str, n: int) -> int:
         address = address.rstrip("/")
         threading.Thread(target=server.stderr.read, daemon=True).start()  # a full pipe would stop it
         with urllib.request.urlopen(f"{address}/v1/models") as response:
-            name = json.load(response)["data"][0]["id"]
-        rude, n_bad, n_words = slurs.pattern(), 0, 0
-        with ThreadPoolExecutor(32) as pool:
-            for seed, (prompt, answer) in enumerate(pool.map(lambda s: sample(address, name, s), range(n))):
-                n_words += len(answer.split())
-                for found in rude.findall(answer):
-                    n_bad += 1
-                    print(f"{model}, seed {seed}: `{found}` in the answer to {prompt!r}: {answer!r}")
-        print(f"{model}: {n} answers, {n_words} words, {n_bad} on the list")
-        return n_bad
+            yield address, json.load(response)["data"][0]["id"]
     finally:
         server.terminate()
         server.wait()
+
+
+def check(pelton: str, model: str, n: int) -> int:
+    """Samples one model; the number of answers with a listed word."""
+    rude, n_bad, n_words = slurs.pattern(), 0, 0
+    with serve(pelton, model) as (address, name), ThreadPoolExecutor(32) as pool:
+        for seed, (prompt, answer) in enumerate(pool.map(lambda s: sample(address, name, s), range(n))):
+            n_words += len(answer.split())
+            for found in rude.findall(answer):
+                n_bad += 1
+                print(f"{model}, seed {seed}: `{found}` in the answer to {prompt!r}: {answer!r}")
+    print(f"{model}: {n} answers, {n_words} words, {n_bad} on the list")
+    return n_bad
 
 
 def main() -> None:

@@ -125,7 +125,7 @@ def guided(model, speller, log_p, past, context) -> list[Path]:
 def answers(model, speller, prompt, every=BRANCH):
     """Samples an answer of each row at temperature 1. The places tried, the words spelled from them, and the rows."""
     ids, tried, found = prompt, 0, []
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, torch.bfloat16):
         log_p, past = step(model, ids, None)
         for n in range(ANSWER):
             if (n + len(prompt)) % every == 0:  # groups of prompts try different places

@@ -30,14 +30,6 @@ GROUPS, ANSWERS, EVERY = 4, 64, 4  # of a look for ways: lengths of prompts, ans
 KEPT = 3000  # ways that are remembered
 
 
-def log_probs(model, ids):
-    x = F.embedding(ids, train.stored(model.embed_tokens.weight))
-    cos, sin = (t[: ids.shape[1]].to(torch.bfloat16) for t in (model.cos, model.sin))
-    for layer in model.layers:
-        x = layer(x, cos, sin)
-    return F.linear(model.norm(x), train.stored(model.embed_tokens.weight)).float().log_softmax(-1)
-
-
 def frozen(model):
     """A copy of the model with its weights as they are stored, for sampling and as the teacher."""
     copy = train.Model(model.c)
@@ -55,7 +47,7 @@ def excess(model, speller, ways, floor):
         row[: len(ids)] = ids
         at.append((len(ids) - len(way.word), len(ids) - 1))
     first, last = torch.tensor(at).T
-    scores = log_probs(model, rows)
+    scores = model.log_probs(rows)
     chosen = scores[:, :-1].gather(2, rows[:, 1:, None])[..., 0]  # of each token but the first
     place = torch.arange(rows.shape[1] - 1)[None]
     beginning = chosen.detach().masked_fill((place < first[:, None] - 1) | (place >= last[:, None] - 1), 0.0).sum(1)
@@ -99,8 +91,8 @@ class Finder:
 def divergence(model, teacher, ids):
     """Of the teacher's next tokens from the model's, in nats per token."""
     with torch.no_grad():
-        wanted = log_probs(teacher, ids)
-    return F.kl_div(log_probs(model, ids), wanted, reduction="none", log_target=True).sum(-1).mean()
+        wanted = teacher.log_probs(ids)
+    return F.kl_div(model.log_probs(ids), wanted, reduction="none", log_target=True).sum(-1).mean()
 
 
 def unlearn(model, speller, tokenizer, data, args):
@@ -113,8 +105,8 @@ def unlearn(model, speller, tokenizer, data, args):
         if step % args.look_every == 0:
             print(f"step {step} {finder.look(model)}, {(time.time() - started) / 60:.1f} min", flush=True)
         optimizer.param_groups[0]["lr"] = args.rate * min(1.0, 2 * (args.steps - step) / args.steps)
-        _, crop = next(source)
-        with torch.autocast("cpu", torch.bfloat16):
+        crop = next(source)
+        with torch.autocast(args.device, torch.bfloat16):
             kept = divergence(model, teacher, crop[:, :-1]) + divergence(model, teacher, finder.text())
             words, most = excess(model, speller, finder.pick(), args.floor)
         (args.keep * kept + words).backward()
@@ -139,9 +131,11 @@ def main():
                    help="log probability of a way at one place of an answer that is low enough")
     p.add_argument("--look-every", type=int, default=10, help="steps between looks for ways to a listed word")
     p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = p.parse_args()
     torch.manual_seed(1)
     torch.set_num_threads(args.threads)
+    torch.set_default_device(args.device)
     model = train.Model(train.MODELS[args.model])
     model.load_state_dict(gguf_file.weights(args.start) if args.start else torch.load(args.out.with_suffix(".state.pt"))["model"])
     model.round_weights()

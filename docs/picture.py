@@ -12,7 +12,7 @@ import termios
 import textwrap
 
 COLUMNS = 92
-WORDS = ["run", "Once upon a time", "--seed", "9", "--max-tokens", "80"]
+WORDS = ["run", "Once upon a time", "--seed", "14", "--max-tokens", "80"]
 LINE, WIDTH = 19, 7.85
 
 

@@ -33,7 +33,7 @@ const STORY_DRAFT_NAME: &str = "story-draft";
 pub(crate) const EMBEDDED: &str = "embedded";
 
 /// Line for a person's first screen: what the story-teller is, and how to get a real model.
-pub(crate) const TOY_NOTE: &str = "note: this is the built-in toy model (6 million parameters, \
+pub(crate) const TOY_NOTE: &str = "note: this is the built-in toy model (11 million parameters, \
     trained on old books); a real one: pelton run -m Qwen/Qwen3-0.6B";
 
 /// Reads a model's name; no name, `embedded`, or `story` where there is no such path, is the

@@ -14,6 +14,14 @@ fn served(server: &Server, more: &Value) -> String {
     answer["choices"][0]["text"].as_str().expect("a text").to_owned()
 }
 
+/// A short word of the text, which is a token of its own with the space before it.
+fn said(text: &str) -> String {
+    let mut words = text.split(' ').skip(1);
+    let word = words
+        .find(|word| (4..=6).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_lowercase()));
+    word.expect("a short word").to_owned()
+}
+
 fn body(more: &Value) -> Value {
     let mut body = json!({"prompt": PROMPT, "max_tokens": 24, "seed": 11, "ignore_eos": true,
         "temperature": 1.2, "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1});
@@ -57,6 +65,7 @@ fn a_flag_and_a_field_say_the_same_and_each_does_something() {
     let plain = served(&server, &json!({}));
     assert_eq!(run(&json!({})), plain);
     let greedy = json!({"temperature": 0});
+    let word = said(&served(&server, &greedy));
     let repetitive = json!({"temperature": 0.1});
     let hot = json!({});
     let cases = [
@@ -74,10 +83,10 @@ fn a_flag_and_a_field_say_the_same_and_each_does_something() {
             json!({"dry_multiplier": 20, "dry_base": 2, "dry_allowed_length": 0,
                 "dry_penalty_last_n": 100, "dry_sequence_breakers": []}),
         ),
-        (&greedy, json!({"bad_words": ["little", "girl"]})),
+        (&greedy, json!({"bad_words": [word, "girl"]})),
         (&greedy, json!({"allowed_token_ids": [300, 301, 302, 303]})),
         (&greedy, json!({"logit_bias": {" the": 8}})),
-        (&greedy, json!({"logit_bias": {" little": false}})),
+        (&greedy, json!({"logit_bias": {format!(" {word}"): false}})),
     ];
     for (base, more) in cases {
         let mut both = base.clone();
@@ -110,11 +119,13 @@ fn each_parameter_does_what_its_name_says() {
     // The order of llama.cpp's letters: top-k of one token, whatever comes later.
     assert_eq!(text(json!({"top_k": 1, "samplers": "kpt"})), greedy);
     assert_ne!(text(json!({"top_k": 1, "samplers": "pt"})), greedy, "top-k is not in it");
-    let banned = |more: Value| !text(more).contains(" little");
+    let word = &said(&greedy);
+    let spaced = &format!(" {word}");
+    let banned = |more: Value| !text(more).contains(spaced);
     assert!(!banned(json!({"temperature": 0})), "{greedy}");
-    assert!(banned(json!({"temperature": 0, "bad_words": ["little"]})));
-    assert!(banned(json!({"temperature": 0, "logit_bias": [[" little", false]]})));
-    assert!(banned(json!({"temperature": 0, "logit_bias": [[" little", -100]]})));
+    assert!(banned(json!({"temperature": 0, "bad_words": [word]})));
+    assert!(banned(json!({"temperature": 0, "logit_bias": [[spaced, false]]})));
+    assert!(banned(json!({"temperature": 0, "logit_bias": [[spaced, -100]]})));
 
     let mut both = body(&json!({"n": 2, "seeds": [5, 6]}));
     both.as_object_mut().expect("an object").remove("seed");
