@@ -28,6 +28,7 @@ OPENINGS = (
     "There was once a {child} called {name}. One morning",
     "\"Come here, {name},\" said the old man to the {child}.",
 )
+SAMPLING = {"temperature": 0.8, "top_p": 0.95}  # as in `generation_config.json`
 GIRLS = {"Anne", "Elsie", "Rosamond", "Margaret", "Dora"}
 
 
@@ -53,7 +54,7 @@ def story(address: str, model: str, seed: int) -> tuple[str, str, str]:
     rng = random.Random(seed)
     hero = rng.choice(HEROES)
     opening = rng.choice(OPENINGS).format(name=hero, child="girl" if hero in GIRLS else "boy")
-    body = {"prompt": opening, "seed": seed, "max_tokens": 200, "temperature": 0.8, "top_p": 0.95}
+    body = {"prompt": opening, "seed": seed, "max_tokens": 200, **SAMPLING}
     first, second = halves(check.request(address, model, "completions", body))
     return hero, opening + first, second
 
