@@ -316,7 +316,7 @@ def main():
     base_rates = [args.lr_muon, args.lr_adam]
     state_path, step, spent = args.out.with_suffix(".state.pt"), 0, 0.0
     if args.resume and state_path.exists():
-        state = torch.load(state_path)
+        state = torch.load(state_path, map_location=args.device)
         model.load_state_dict(state["model"])
         for o, s in zip(optimizers, state["optimizers"]):
             o.load_state_dict(s)
@@ -371,7 +371,7 @@ def main():
 def read_teacher(out):
     """The model that an earlier run left, as it is used."""
     teacher = Model(MODELS["story"])
-    teacher.load_state_dict(torch.load(out.with_suffix(".state.pt"))["model"])
+    teacher.load_state_dict(torch.load(out.with_suffix(".state.pt"), map_location=torch.get_default_device())["model"])
     teacher.round_weights()
     return teacher.requires_grad_(False)
 
