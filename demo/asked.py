@@ -9,13 +9,14 @@ questions that are answered by saying that the model does not know.
 
 import argparse
 import random
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import characters
 import chats
 import check
 
-UNKNOWING = ("do not know", "more than I know", "learned nothing")  # of each of `chats.UNKNOWING`
+UNKNOWING = tuple(re.split("[.;]", text)[0] for text in chats.UNKNOWING)  # the beginning of each
 
 
 def answer(address: str, model: str, question: str, seed: int) -> str:

@@ -33,19 +33,19 @@ ROUNDED = 0.9  # share of the run after which weights are rounded to their store
 VOCAB, CONTEXT, ROPE_THETA, EPS = 4096, 2048, 10000.0, 1e-5
 
 
-def stored(w, share=1.0):
+def stored(w, rounded=1.0):
     """The weights as Q8_0 holds them, 32 to a scale; gradients pass through unchanged.
 
-    `share` is one or zero, a tensor in training: with zero they stay as they are, and a compiled
+    `rounded` is one or zero, a tensor in training: with zero they stay as they are, and a compiled
     model need not be compiled again when rounding begins.
     """
     blocks = w.detach().unflatten(-1, (-1, 32))
     scale = (blocks.abs().amax(-1, keepdim=True) / 127).half().float().clamp_min(1e-7)
-    return w + share * (((blocks / scale).round() * scale).flatten(-2) - w.detach())
+    return w + rounded * (((blocks / scale).round() * scale).flatten(-2) - w.detach())
 
 
 class Linear(nn.Linear):
-    rounded = 0.0  # the flag of the whole model
+    rounded = 0.0  # the flag of its model
 
     def forward(self, x):
         return F.linear(x, stored(self.weight, self.rounded))

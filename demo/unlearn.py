@@ -137,7 +137,10 @@ def main():
     torch.set_num_threads(args.threads)
     torch.set_default_device(args.device)
     model = train.Model(train.MODELS[args.model])
-    model.load_state_dict(gguf_file.weights(args.start) if args.start else torch.load(args.out.with_suffix(".state.pt"), map_location=args.device)["model"])
+    if args.start:
+        model.load_state_dict(gguf_file.weights(args.start))
+    else:
+        model.load_state_dict(torch.load(args.out.with_suffix(".state.pt"), map_location=args.device)["model"])
     model.round_weights()
 
     tokenizer = Tokenizer.from_file(str(args.data / "tokenizer.json"))

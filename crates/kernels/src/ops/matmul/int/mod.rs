@@ -41,8 +41,9 @@
 //! more than 8 rows need several (a 0.5B model in Q8_0 decodes batches of 16 to 40 by 3 to 6 % faster,
 //! and one row 4 % slower, because the loop gets longer).
 //!
-//! Two thirds of the time that the compiler takes for this crate go into `micro` (704 functions). Plain loops over
-//! the rows instead of iterators saved 6 % of it, and rows written out by a macro cost 30 %; neither was kept.
+//! Two thirds of the code that the compiler makes of this crate are `micro` (704 functions). Plain
+//! loops over the rows instead of iterators saved 6 % of its time, and rows written out by a macro
+//! cost 30 % more; neither was kept.
 //!
 //! Considered and not taken: broadcasting `x + 128` as the unsigned side (needs the sums of the
 //! weights in the file).
