@@ -70,6 +70,16 @@ fn links_lead_somewhere() {
 }
 
 #[test]
+fn pages_of_the_manual_link_to_nothing_outside_of_it() {
+    let outside = |page: &PathBuf| {
+        let page = read(page);
+        links(&page).into_iter().filter(|link| link.starts_with("..")).map(String::from).collect()
+    };
+    let wrong: Vec<String> = pages("docs").iter().flat_map::<Vec<_>, _>(outside).collect();
+    assert!(wrong.is_empty(), "the website has only docs/; name the file instead: {wrong:#?}");
+}
+
+#[test]
 fn the_readme_is_short() {
     let n_lines = read("README.md").lines().count();
     assert!(n_lines < 200, "the README has {n_lines} lines");
