@@ -55,7 +55,14 @@ pub(super) fn read(mut stream: TcpStream) -> anyhow::Result<(u16, String)> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).context("reading the answer")?;
     let text = String::from_utf8(bytes).context("the answer is UTF-8")?;
-    let (head, body) = text.split_once("\r\n\r\n").context("the answer has a head")?;
-    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).context("a status")?;
-    Ok((status, body.to_owned()))
+    let mut rest = text.as_str();
+    loop {
+        let (head, body) = rest.split_once("\r\n\r\n").context("the answer has a head")?;
+        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).context("a status")?;
+        // The server asks with an interim answer whether a client that says no more still listens.
+        if status != 100 {
+            return Ok((status, body.to_owned()));
+        }
+        rest = body;
+    }
 }
