@@ -80,18 +80,17 @@ fn stop_text(plain: &Llm) -> String {
 fn endings(stop: &str) -> Vec<(&'static str, Generation)> {
     let greedy = Generation { sampling: SamplingParams::greedy(), ..Generation::default() };
     let warm = SamplingParams { temperature: 0.8, seed: 7, ..SamplingParams::default() };
-    let again = AGAIN;
     vec![
-        (again, Generation { max_tokens: Some(60), ..greedy.clone() }),
-        (again, Generation { max_tokens: Some(2), ..greedy.clone() }),
-        (again, Generation { max_tokens: Some(1), ..greedy.clone() }),
+        (AGAIN, Generation { max_tokens: Some(60), ..greedy.clone() }),
+        (AGAIN, Generation { max_tokens: Some(2), ..greedy.clone() }),
+        (AGAIN, Generation { max_tokens: Some(1), ..greedy.clone() }),
         // A stop text that may begin and end within tokens.
-        (again, Generation { stop: vec![stop.to_owned()], ..greedy.clone() }),
-        (again, Generation { sampling: warm.clone(), max_tokens: Some(60), ..greedy.clone() }),
+        (AGAIN, Generation { stop: vec![stop.to_owned()], ..greedy.clone() }),
+        (AGAIN, Generation { sampling: warm.clone(), max_tokens: Some(60), ..greedy.clone() }),
         ("Once upon a time", Generation { max_tokens: Some(50), ..greedy.clone() }),
         ("Once upon a time", Generation { sampling: warm, max_tokens: Some(50), ..greedy.clone() }),
         // The end of the context.
-        (again, Generation { ignore_eos: true, ..greedy }),
+        (AGAIN, Generation { ignore_eos: true, ..greedy }),
     ]
 }
 
