@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections import Counter
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
 
@@ -20,9 +21,12 @@ TELL = (
     "Can you tell me about {a} {s}?", "I would like to hear about the {s}.",
     "Give me a short passage with {a} {s} in it.", "Tell me something about the {s}, please.",
     "Tell me a short story about {a} {s}.", "Do you know a story about {a} {s}?",
-    "Write a story about {a} {s}.", "{S}, please.",
+    "Write a story about {a} {s}.", "{S}, please.", "tell me a story about {a} {s}", "a story about {a} {s}",
+    "Write a short story about {a} {s}.", "Please tell me a story about {a} {s}.", "Story about {a} {s}",
+    "I want a story with {a} {s}.", "Let us hear of {a} {s}.", "write me a story about {a} {s}",
 )
-LEAD = ("", "", "", "With pleasure. ", "Listen, then. ", "Yes, I know one. ")
+LEAD = ("", "", "", "With pleasure. ", "Listen, then. ", "Yes, I know one. ",
+        "Here is one about {a} {s}. ", "I know something about {a} {s}. ", "You shall hear of the {s}. ")
 NEXT = ("What happened next?", "And then?", "Go on, please.", "Please continue.", "Tell me more.", "Continue.")
 CONTINUE = ("Continue this story: {p}", "What comes after this? {p}", "Go on from here: {p}", "{p}")
 TALE = (
@@ -46,14 +50,30 @@ WHO_ANSWER = (
 )
 ASK = (
     "What is the capital of {x}?", "How many people live in {x}?", "Where is {x}?", "Who wrote about {x}?",
-    "What is {n} plus {m}?", "What is {n} times {m}?", "How much is {n} and {m}?",
+    "What is {n} plus {m}?", "What is {n} times {m}?", "How much is {n} and {m}?", "{n} + {m} = ?",
     "Explain {t} to me.", "What is {t}?", "How does {t} work?", "Write a program about {t}.",
     "Why is the sky blue?", "What time is it?", "What is the weather today?", "What is the meaning of life?",
     "Translate this into French.", "Write a poem about {t}.", "Give me a recipe for {t}.",
+    "When was {x} founded?", "Who rules {x} now?", "What language do they speak in {x}?", "How far is it to {x}?",
+    "Tell me the population of {x}.", "How do I get to {x}?", "What is the difference between {t} and {u}?",
+    "What are the advantages of {t}?", "Why do we need {t}?", "Who invented {t}?", "When was {t} invented?",
+    "How much does {t} cost?", "Is {t} better than {u}?", "How do I make {t}?", "Give me three facts about {t}.",
+    "Write code for {t}.", "Write a function in Python for {t}.", "Summarize {t} in one sentence.",
+    "List five examples of {t}.", "Define {t}.", "Explain {t} like I am five.", "What do you think about {t}?",
+    "How old is {x}?", "How do you spell {t}?", "What is {n} minus {m}?", "Is {n} a prime number?",
+    "What is the square root of {n}?", "Count to {n}.", "What year is it?", "What day is today?",
+    "Who is the president?", "How do I learn {t}?", "Can you explain {t}?", "what is {t}", "what is {n}*{m}",
 )
-PLACES = ("France", "England", "Russia", "Spain", "Italy", "Germany", "London", "Paris", "the world", "America")
+PLACES = ("France", "England", "Russia", "Spain", "Italy", "Germany", "London", "Paris", "the world", "America",
+          "Japan", "China", "India", "Egypt", "Greece", "Norway", "Berlin", "Rome", "Moscow", "Canada", "Africa",
+          "Scotland", "Ireland", "Vienna", "Mexico", "Brazil", "Turkey", "Sweden", "New York", "California")
 THINGS = ("a computer", "the law", "electricity", "history", "money", "bread", "a language model", "science",
-          "a machine", "the moon", "a clock", "the weather", "Rust", "Python", "a train", "the heart")
+          "a machine", "the moon", "a clock", "the weather", "Rust", "Python", "a train", "the heart",
+          "gravity", "music", "mathematics", "a telephone", "the internet", "medicine", "coffee", "steam", "a battery",
+          "light", "sound", "the brain", "a virus", "chess", "football", "economics", "philosophy", "a database",
+          "an engine", "water", "oxygen", "iron", "climate", "an atom", "democracy", "soup", "pancakes", "a vote",
+          "sorting a list", "a web page", "an email", "French", "English grammar", "the sun", "a star", "a robot",
+          "a dinosaur", "photosynthesis", "evolution", "quantum mechanics", "an algorithm", "a car", "an aeroplane")
 UNKNOWING = (
     "I do not know that. I am only a small teller of stories. Shall I tell you one about the {s}?",
     "That is more than I know; my books say nothing of it. Would you like a story about the {s} instead?",
@@ -65,10 +85,21 @@ THANKED = (
     "You are very welcome. Come again when you wish for another story.",
     "I am glad that you liked it. Good-bye, and sleep well!",
 )
+SYSTEM = (
+    "You are a helpful assistant.", "You are a story-teller.", "You are a helpful, honest and concise assistant.",
+    "Answer briefly.", "You are Pelton.", "You tell stories to children.", "Be kind and polite.",
+)
 LENGTHS = (160, 300, 500, 800, 1100)  # letters of a passage at least
-OF_SUBJECT, CONTINUED = 90, 2500  # chats about a subject, and chats that go on with a passage, at most
+NEAR = 250  # letters of a passage's beginning in which it names its subject
+COMMON = 0.02  # a word in more passages than this share is too common to be a subject
+OF_SUBJECT, OF_NOUN, CONTINUED, REFUSED = 120, 40, 2500, 6000  # chats of each kind at most
 OPENING = re.compile(
-    r"^\W{0,2}(?:Once|There (?:was|were|lived) (?:once|a |an |two |three )|In a certain|Long ago|A long time|In the days)")
+    r"^\W{0,2}(?:Once upon a time|Once (?:there|in)|There (?:was|were|lived|dwelt|reigned) (?:once|a certain)|There once|There (?:lived|dwelt) "
+    r"|There was an? (?:(?:poor|rich|young|old|little|great|mighty) )?(?:\w+man|man|king|queen|prince(?:ss)?|boy|girl|widow|miller|merchant|lad)\b"
+    r"|In a certain|Long ago|A long time ago|In the (?:old|olden) (?:days|times))")
+# A noun in the singular: an article before it, and behind it a stop or a word that no adjective stands before.
+NOUN = re.compile(
+    r"\b(?:[Tt]he|[Aa]n?) ([a-z]{2,11}[a-rt-z])(?=[,.;:!?]| (?:was|had|has|is|and|of|in|that|which|who|to|at|on|with|from|came|went|said)\b)")
 
 
 def turn(role: str, content: str) -> str:
@@ -91,17 +122,21 @@ def chat_examples(books: dict[str, str], seed: int) -> list[str]:
                 tales.append(passage(parts[i : i + 30], rng.choice(LENGTHS))[0])
     rng.shuffle(pairs)
     by_subject = {s: about(s, pairs)[:OF_SUBJECT] for s in SUBJECTS}
-    chats = [c for s, hits in by_subject.items() for c in requests(rng, s, hits)]
+    subjects = [s for s, hits in by_subject.items() if hits]
+    chats = [request(rng, s, hit) for s, hits in by_subject.items() for hit in hits]
+    chats += [request(rng, noun, hit) for noun, hit in of_nouns(pairs)]
     for first, second in pairs[:CONTINUED]:
         chats.append(turn("user", rng.choice(CONTINUE).format(p=first)) + turn("assistant", second))
-    for tale in filter(None, tales * 2):
+    for tale in filter(None, tales * 4):
         chats.append(turn("user", rng.choice(TALE)) + turn("assistant", tale))
-    chats += [refusal(rng, by_subject) for _ in range(1000)]
-    for questions, answers, n in ((GREET, GREETED, 400), (WHO, WHO_ANSWER, 300), (THANKS, THANKED, 120)):
+    for _ in range(REFUSED):
+        subject = rng.choice(subjects)
+        chats.append(refusal(rng, subject, rng.choice(by_subject[subject])))
+    for questions, answers, n in ((GREET, GREETED, 600), (WHO, WHO_ANSWER, 500), (THANKS, THANKED, 120)):
         for _ in range(n):
             chats.append(turn("user", rng.choice(questions)) + turn("assistant", rng.choice(answers)))
     rng.shuffle(chats)
-    return chats
+    return [turn("system", rng.choice(SYSTEM)) + chat if rng.random() < 0.15 else chat for chat in chats]
 
 
 def passage(parts: list[str], wanted: int) -> tuple[str, int]:
@@ -117,31 +152,42 @@ def passage(parts: list[str], wanted: int) -> tuple[str, int]:
 
 
 def about(subject: str, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The passages that name the subject, the ones that name it most often first."""
+    """The passages that name the subject at their beginning, the ones that name it most often first."""
     found = re.compile(rf"\b{subject.replace('-', ' ')}s?\b", re.I)
-    hits = [(len(found.findall(ab[0])), ab) for ab in pairs]
-    return [ab for n, ab in sorted(hits, key=lambda hit: -hit[0]) if n]
+    hits = [(len(found.findall(ab[0])), ab) for ab in pairs if found.search(ab[0], 0, NEAR)]
+    return [ab for n, ab in sorted(hits, key=lambda hit: -hit[0])]
 
 
-def requests(rng: random.Random, subject: str, hits: list[tuple[str, str]]):
-    """Requests for a story about the subject, some with a second turn and a farewell."""
+def of_nouns(pairs: list[tuple[str, str]]):
+    """Passages with the rarest noun that each names at its beginning and once more."""
+    nouns = [Counter(NOUN.findall(first)) for first, _ in pairs]
+    passages = Counter(noun for found in nouns for noun in found)
+    used = Counter()
+    for pair, found in zip(pairs, nouns):
+        near = set(NOUN.findall(pair[0][:NEAR]))
+        fit = [n for n in near if 3 < passages[n] < COMMON * len(pairs) and len(re.findall(rf"\b{n}s?\b", pair[0])) > 1]
+        if fit and used[noun := min(fit, key=lambda n: (passages[n], n))] < OF_NOUN:
+            used[noun] += 1
+            yield noun, pair
+
+
+def request(rng: random.Random, subject: str, hit: tuple[str, str]) -> str:
+    """A request for a story about the subject, sometimes with a second turn and a farewell."""
     word = subject.replace("-", " ")
-    article = "an" if word[0] in "aeiou" else "a"
-    for first, second in hits:
-        ask = rng.choice(TELL).format(a=article, s=word, S=word.capitalize())
-        chat = turn("user", ask) + turn("assistant", rng.choice(LEAD) + first)
-        if rng.random() < 0.3:
-            chat += turn("user", rng.choice(NEXT)) + turn("assistant", second)
-        if rng.random() < 0.1:
-            chat += turn("user", rng.choice(THANKS)) + turn("assistant", rng.choice(THANKED))
-        yield chat
+    slots = dict(a="an" if word[0] in "aeiou" else "a", s=word, S=word.capitalize())
+    chat = turn("user", rng.choice(TELL).format(**slots)) + turn("assistant", rng.choice(LEAD).format(**slots) + hit[0])
+    if rng.random() < 0.3:
+        chat += turn("user", rng.choice(NEXT)) + turn("assistant", hit[1])
+    if rng.random() < 0.1:
+        chat += turn("user", rng.choice(THANKS)) + turn("assistant", rng.choice(THANKED))
+    return chat
 
 
-def refusal(rng: random.Random, by_subject: dict[str, list[tuple[str, str]]]) -> str:
+def refusal(rng: random.Random, subject: str, hit: tuple[str, str]) -> str:
     """A question about the world: the answer is that the model does not know, and an offer."""
-    subject = rng.choice([s for s, hits in by_subject.items() if hits])
-    ask = rng.choice(ASK).format(x=rng.choice(PLACES), t=rng.choice(THINGS), n=rng.randint(1, 99), m=rng.randint(1, 99))
+    t, u = rng.sample(THINGS, 2)
+    ask = rng.choice(ASK).format(x=rng.choice(PLACES), t=t, u=u, n=rng.randint(1, 99), m=rng.randint(1, 99))
     chat = turn("user", ask) + turn("assistant", rng.choice(UNKNOWING).format(s=subject.replace("-", " ")))
     if rng.random() < 0.3:
-        chat += turn("user", rng.choice(YES)) + turn("assistant", rng.choice(by_subject[subject])[0])
+        chat += turn("user", rng.choice(YES)) + turn("assistant", hit[0])
     return chat

@@ -44,7 +44,7 @@ def ask(rng: random.Random) -> str:
     """A message as a newcomer writes it."""
     word = rng.choice(chats.SUBJECTS).replace("-", " ")
     text = rng.choice((*chats.TELL, *chats.TALE, *chats.GREET, *chats.WHO, *chats.ASK))
-    return text.format(a="a", s=word, S=word.capitalize(), t=word, x=word, n=2, m=3)
+    return text.format(a="a", s=word, S=word.capitalize(), t=word, u=word, x=word, n=2, m=3)
 
 
 def sample(address: str, model: str, seed: int) -> tuple[str, str]:

@@ -25,11 +25,14 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import nn
 
+import gguf_file
+
 MODELS = {
     "story": dict(hidden=384, layers=6, heads=6, kv_heads=2, head_dim=64, ffn=1024),
     "story-draft": dict(hidden=128, layers=3, heads=4, kv_heads=2, head_dim=32, ffn=384),
 }
 ROUNDED = 0.9  # share of the run after which weights are rounded to their stored form
+CHAT = 512  # tokens of a crop that begins with a chat
 VOCAB, CONTEXT, ROPE_THETA, EPS = 4096, 2048, 10000.0, 1e-5
 
 
@@ -219,6 +222,22 @@ class Muon(torch.optim.Optimizer):
                 torch._foreach_add_(params, list(updates), alpha=-group["lr"] * max(1, rows / columns) ** 0.5)
 
 
+def chat_batches(data, rng, size, length):
+    """Crops that each begin with a chat, as an answer of `pelton` does."""
+    starts = np.flatnonzero(data[:-1] == 0) + 1
+    starts = starts[starts < len(data) - length - 1]
+    while True:
+        rng.shuffle(starts)
+        for i in range(0, len(starts) - size + 1, size):
+            yield crops(data, starts[i : i + size], length)
+
+
+def crops(data, starts, length):
+    """The tokens behind each start, and one more, on the device."""
+    rows = np.stack([data[s : s + length + 1] for s in starts]).astype(np.int64)
+    return torch.from_numpy(rows).to(torch.get_default_device(), non_blocking=True)
+
+
 def batches(data, rng, size, length):
     """Shuffled, non-overlapping crops of all tokens, shifted at random in every epoch."""
     while True:
@@ -226,8 +245,7 @@ def batches(data, rng, size, length):
         starts = np.arange(offset, len(data) - length - 1, length)
         rng.shuffle(starts)
         for i in range(0, len(starts) - size + 1, size):
-            crop = np.stack([data[s : s + length + 1] for s in starts[i : i + size]]).astype(np.int64)
-            yield torch.from_numpy(crop).to(torch.get_default_device(), non_blocking=True)
+            yield crops(data, starts[i : i + size], length)
 
 
 @torch.no_grad()
@@ -282,7 +300,9 @@ def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--model", choices=MODELS, required=True)
     p.add_argument("--shape", type=shape, help="WIDTH,LAYERS,FFN,HEADS,KV instead of the size of the model")
-    p.add_argument("--teacher", type=pathlib.Path, help="the `story` of an earlier run, --out of it")
+    p.add_argument("--teacher", type=pathlib.Path, metavar="FILE.gguf", help="the `story` to learn from")
+    p.add_argument("--from", dest="start", type=pathlib.Path, metavar="FILE.gguf", help="begin with the weights of this file")
+    p.add_argument("--chats", type=float, default=0.0, metavar="SHARE", help="share of batches that hold nothing but chats")
     p.add_argument("--data", type=pathlib.Path, required=True)
     p.add_argument("--out", type=pathlib.Path, required=True)
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -303,11 +323,14 @@ def main():
     torch.set_num_threads(args.threads)
     torch.set_default_device(args.device)
 
-    data = np.concatenate([np.load(args.data / "books.npy"), np.load(args.data / "chats.npy")])
+    chats = np.load(args.data / "chats.npy")
+    data = np.concatenate([np.load(args.data / "books.npy"), chats])
     held = np.load(args.data / "held_out.npy")
     n_bytes = json.loads((args.data / "sizes.json").read_text())["held_out_bytes"]
     model = Model(args.shape or MODELS[args.model])
     teacher = read_teacher(args.teacher) if args.teacher else None
+    if args.start:
+        model.load_state_dict(gguf_file.weights(args.start))
     n_params = sum(x.numel() for x in model.parameters())
     matrices = [x for n, x in model.named_parameters() if x.ndim == 2 and "embed" not in n]
     rest = [x for n, x in model.named_parameters() if x.ndim != 2 or "embed" in n]
@@ -321,9 +344,11 @@ def main():
         for o, s in zip(optimizers, state["optimizers"]):
             o.load_state_dict(s)
         step, spent = state["step"], state["spent"]
-    source = batches(data, np.random.default_rng(args.seed + step), args.batch_tokens // args.length, args.length)
+    rng = np.random.default_rng(args.seed + step)
+    source = batches(data, rng, args.batch_tokens // args.length, args.length)
+    chat_source = chat_batches(chats, rng, args.batch_tokens // CHAT, CHAT)
 
-    def learn():
+    def learn(source):
         """One batch forward and backward; the loss per token."""
         crop = next(source)
         with torch.autocast(args.device, torch.bfloat16):
@@ -335,7 +360,8 @@ def main():
         model.compile_parts()
         if teacher is not None:
             teacher.compile_parts()
-        learn()  # so that the clock begins after the compiler
+        for each in [source, chat_source] if args.chats else [source]:
+            learn(each)  # so that the clock begins after the compiler
         model.zero_grad(set_to_none=True)
     print(f"{args.model}: {n_params / 1e6:.2f} M parameters, {len(data)} tokens, from step {step}", flush=True)
 
@@ -349,7 +375,7 @@ def main():
         rate = min(1.0, (step + 1) / 100, (1.0 - done) / args.decay)
         for o, base in zip(optimizers, base_rates):
             o.param_groups[0]["lr"] = base * rate
-        loss = learn()
+        loss = learn(chat_source if rng.random() < args.chats else source)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for o in optimizers:
             o.step()
@@ -368,10 +394,10 @@ def main():
             save_hf(model, args.model, args.data, args.out)
 
 
-def read_teacher(out):
-    """The model that an earlier run left, as it is used."""
+def read_teacher(file):
+    """The model of a GGUF file, as it is used."""
     teacher = Model(MODELS["story"])
-    teacher.load_state_dict(torch.load(out.with_suffix(".state.pt"), map_location=torch.get_default_device())["model"])
+    teacher.load_state_dict(gguf_file.weights(file))
     teacher.round_weights()
     return teacher.requires_grad_(False)
 
