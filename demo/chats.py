@@ -21,9 +21,9 @@ TELL = (
     "Can you tell me about {a} {s}?", "I would like to hear about the {s}.",
     "Give me a short passage with {a} {s} in it.", "Tell me something about the {s}, please.",
     "Tell me a short story about {a} {s}.", "Do you know a story about {a} {s}?",
-    "Write a story about {a} {s}.", "{S}, please.", "tell me a story about {a} {s}", "a story about {a} {s}",
-    "Write a short story about {a} {s}.", "Please tell me a story about {a} {s}.", "Story about {a} {s}",
-    "I want a story with {a} {s}.", "Let us hear of {a} {s}.", "write me a story about {a} {s}",
+    "Write a story about {a} {s}.", "{S}, please.", "A story about {a} {s}, please.",
+    "Write a short story about {a} {s}.", "Please tell me a story about {a} {s}.", "{S}",
+    "I want a story with {a} {s}.", "Let us hear of {a} {s}.", "Write me a story about {a} {s}.",
 )
 LEAD = ("", "", "", "With pleasure. ", "Listen, then. ", "Yes, I know one. ",
         "Here is one about {a} {s}. ", "I know something about {a} {s}. ", "You shall hear of the {s}. ")
@@ -33,8 +33,8 @@ TALE = (
     "Tell me a story.", "Tell me a fairy tale.", "Please tell me a story.", "A story, please!",
     "Can you tell me a story?", "Write a story.", "Tell me something.", "I cannot sleep. Tell me a story.",
 )
-GREET = ("Hello!", "Hello", "Hi!", "Hi", "hi there", "Good morning.", "Good evening.", "Hey!", "How do you do?",
-         "How are you?")
+GREET = ("Hello!", "Hi!", "Hi there!", "Hello there!", "Good morning.", "Good evening.", "Good day!", "Hey!", "Hey there!",
+         "How do you do?", "How are you?", "Hello, how are you?", "Hi, how are you today?", "Greetings!", "Hello, Pelton!", "Yo!")
 GREETED = (
     "Good day to you! I am a small teller of stories. What shall I tell you about?",
     "Hello, my friend! Name a thing, a ship or a garden perhaps, and I will tell you a story of it.",
@@ -42,7 +42,8 @@ GREETED = (
     "I am very well, thank you. Shall I tell you a story? Only say what it should be about.",
 )
 WHO = ("Who are you?", "What are you?", "What is your name?", "What can you do?", "Can you help me?",
-       "Are you a person?", "What do you know?")
+       "Are you a person?", "What do you know?", "Who is this?", "What's your name?", "Who made you?", "Help", "Help me, please.",
+       "Tell me about yourself.", "What should I ask you?", "Are you a robot?", "Introduce yourself.", "Can you talk?", "Test")
 WHO_ANSWER = (
     "I am a small teller of stories. I learned to speak from old books, and I know little else. "
     "Ask me for a story about the sea, a wolf or a king.",
@@ -62,7 +63,7 @@ ASK = (
     "List five examples of {t}.", "Define {t}.", "Explain {t} like I am five.", "What do you think about {t}?",
     "How old is {x}?", "How do you spell {t}?", "What is {n} minus {m}?", "Is {n} a prime number?",
     "What is the square root of {n}?", "Count to {n}.", "What year is it?", "What day is today?",
-    "Who is the president?", "How do I learn {t}?", "Can you explain {t}?", "what is {t}", "what is {n}*{m}",
+    "Who is the president?", "How do I learn {t}?", "Can you explain {t}?", "{n}*{m}",
 )
 PLACES = ("France", "England", "Russia", "Spain", "Italy", "Germany", "London", "Paris", "the world", "America",
           "Japan", "China", "India", "Egypt", "Greece", "Norway", "Berlin", "Rome", "Moscow", "Canada", "Africa",
@@ -80,7 +81,8 @@ UNKNOWING = (
     "Alas, I have learned nothing but old stories. Shall it be one about the {s}?",
 )
 YES = ("Yes, please.", "Yes", "Please do.", "Yes, tell me.", "All right.")
-THANKS = ("Thank you!", "Thank you very much.", "Thanks!", "That was a good story.", "Good-bye!", "Good night.")
+THANKS = ("Thank you!", "Thank you very much.", "Thanks!", "That was a good story.", "Good-bye!", "Good night.", "Goodbye!", "Bye!",
+          "Nice story.", "Good.", "Ok", "Great!")
 THANKED = (
     "You are very welcome. Come again when you wish for another story.",
     "I am glad that you liked it. Good-bye, and sleep well!",
@@ -106,6 +108,13 @@ def turn(role: str, content: str) -> str:
     return f"{IM_START}{role}\n{content}{IM_END}\n"
 
 
+def asked(rng: random.Random, text: str) -> str:
+    """The turn of a user, sometimes typed in haste: without capitals, or without the last stop."""
+    if rng.random() < 0.2:
+        text = text.lower()
+    return turn("user", text.rstrip(".!?") if rng.random() < 0.2 else text)
+
+
 def chat_examples(books: dict[str, str], seed: int) -> list[str]:
     """Chats whose answers are passages of the books, and a few small courtesies."""
     rng = random.Random(seed)
@@ -126,15 +135,15 @@ def chat_examples(books: dict[str, str], seed: int) -> list[str]:
     chats = [request(rng, s, hit) for s, hits in by_subject.items() for hit in hits]
     chats += [request(rng, noun, hit) for noun, hit in of_nouns(pairs)]
     for first, second in pairs[:CONTINUED]:
-        chats.append(turn("user", rng.choice(CONTINUE).format(p=first)) + turn("assistant", second))
+        chats.append(asked(rng, rng.choice(CONTINUE).format(p=first)) + turn("assistant", second))
     for tale in filter(None, tales * 4):
-        chats.append(turn("user", rng.choice(TALE)) + turn("assistant", tale))
+        chats.append(asked(rng, rng.choice(TALE)) + turn("assistant", tale))
     for _ in range(REFUSED):
         subject = rng.choice(subjects)
         chats.append(refusal(rng, subject, rng.choice(by_subject[subject])))
-    for questions, answers, n in ((GREET, GREETED, 600), (WHO, WHO_ANSWER, 500), (THANKS, THANKED, 120)):
+    for questions, answers, n in ((GREET, GREETED, 3000), (WHO, WHO_ANSWER, 3000), (THANKS, THANKED, 1000)):
         for _ in range(n):
-            chats.append(turn("user", rng.choice(questions)) + turn("assistant", rng.choice(answers)))
+            chats.append(asked(rng, rng.choice(questions)) + turn("assistant", rng.choice(answers)))
     rng.shuffle(chats)
     return [turn("system", rng.choice(SYSTEM)) + chat if rng.random() < 0.15 else chat for chat in chats]
 
@@ -175,11 +184,11 @@ def request(rng: random.Random, subject: str, hit: tuple[str, str]) -> str:
     """A request for a story about the subject, sometimes with a second turn and a farewell."""
     word = subject.replace("-", " ")
     slots = dict(a="an" if word[0] in "aeiou" else "a", s=word, S=word.capitalize())
-    chat = turn("user", rng.choice(TELL).format(**slots)) + turn("assistant", rng.choice(LEAD).format(**slots) + hit[0])
+    chat = asked(rng, rng.choice(TELL).format(**slots)) + turn("assistant", rng.choice(LEAD).format(**slots) + hit[0])
     if rng.random() < 0.3:
-        chat += turn("user", rng.choice(NEXT)) + turn("assistant", hit[1])
+        chat += asked(rng, rng.choice(NEXT)) + turn("assistant", hit[1])
     if rng.random() < 0.1:
-        chat += turn("user", rng.choice(THANKS)) + turn("assistant", rng.choice(THANKED))
+        chat += asked(rng, rng.choice(THANKS)) + turn("assistant", rng.choice(THANKED))
     return chat
 
 
@@ -187,7 +196,7 @@ def refusal(rng: random.Random, subject: str, hit: tuple[str, str]) -> str:
     """A question about the world: the answer is that the model does not know, and an offer."""
     t, u = rng.sample(THINGS, 2)
     ask = rng.choice(ASK).format(x=rng.choice(PLACES), t=t, u=u, n=rng.randint(1, 99), m=rng.randint(1, 99))
-    chat = turn("user", ask) + turn("assistant", rng.choice(UNKNOWING).format(s=subject.replace("-", " ")))
+    chat = asked(rng, ask) + turn("assistant", rng.choice(UNKNOWING).format(s=subject.replace("-", " ")))
     if rng.random() < 0.3:
-        chat += turn("user", rng.choice(YES)) + turn("assistant", hit[0])
+        chat += asked(rng, rng.choice(YES)) + turn("assistant", hit[0])
     return chat

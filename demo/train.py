@@ -9,7 +9,8 @@ Matrices are trained with Muon (orthogonalised momentum, Jordan et al. 2024), em
 with AdamW; the learning rate is held and then falls linearly to zero, by steps or, with `--minutes`,
 by the clock. In the last tenth the weights are rounded to Q8_0, in which the binary holds them, and
 learn through the rounding. Every evaluation prints the held-out perplexity per byte, and the state
-is saved so that `--resume` goes on. `--shape` tries another size.
+is saved so that `--resume` goes on. `--from` begins with the weights of a model that exists, and with
+`--chats` a share of the batches holds nothing but chats. `--shape` tries another size.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import time
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import gguf_file
@@ -300,7 +301,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--model", choices=MODELS, required=True)
     p.add_argument("--shape", type=shape, help="WIDTH,LAYERS,FFN,HEADS,KV instead of the size of the model")
-    p.add_argument("--teacher", type=pathlib.Path, metavar="FILE.gguf", help="the `story` to learn from")
+    p.add_argument("--teacher", type=pathlib.Path, help="the `story` of an earlier run, --out of it")
     p.add_argument("--from", dest="start", type=pathlib.Path, metavar="FILE.gguf", help="begin with the weights of this file")
     p.add_argument("--chats", type=float, default=0.0, metavar="SHARE", help="share of batches that hold nothing but chats")
     p.add_argument("--data", type=pathlib.Path, required=True)
@@ -337,6 +338,7 @@ def main():
     optimizers = [Muon(matrices, args.lr_muon),
                   torch.optim.AdamW(rest, lr=args.lr_adam, betas=(0.9, 0.95), weight_decay=0.01)]
     base_rates = [args.lr_muon, args.lr_adam]
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     state_path, step, spent = args.out.with_suffix(".state.pt"), 0, 0.0
     if args.resume and state_path.exists():
         state = torch.load(state_path, map_location=args.device)
@@ -394,10 +396,11 @@ def main():
             save_hf(model, args.model, args.data, args.out)
 
 
-def read_teacher(file):
-    """The model of a GGUF file, as it is used."""
+def read_teacher(out):
+    """The model that an earlier run left, as it is used."""
     teacher = Model(MODELS["story"])
-    teacher.load_state_dict(gguf_file.weights(file))
+    tensors = load_file(out / "model.safetensors")
+    teacher.load_state_dict({name.removeprefix("model."): tensor for name, tensor in tensors.items()})
     teacher.round_weights()
     return teacher.requires_grad_(False)
 
