@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use crate::common::{bits, run_whole};
 use pelton_base::TokenId;
 use pelton_model::{Compute, LoadOptions, ModelFiles, PackedCache, load_cpu};
+use pelton_sim::Random;
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
 
@@ -187,6 +188,59 @@ fn a_damaged_cache_is_packed_again_and_replaced() {
         assert_eq!(std::fs::read(&kept).expect("replaced"), good);
     }
     assert!(load(&model, BESIDE).is_cached);
+}
+
+/// A file as a machine may leave it that loses power while the file is written: blocks of the disk
+/// hold what was there before, nothing, or are missing behind the end.
+fn torn(good: &[u8], before: &[u8], random: &mut Random) -> Vec<u8> {
+    const BLOCK: usize = 4096;
+    const SECTOR: u64 = 512;
+    let mut bytes = good.to_vec();
+    let is_new_file = random.below(3) == 0;
+    let one_in = 1 + random.below(good.len().div_ceil(BLOCK) as u64);
+    for (i, block) in bytes.chunks_mut(BLOCK).enumerate() {
+        if random.below(one_in) != 0 {
+            continue;
+        }
+        let written = (SECTOR * random.below(BLOCK as u64 / SECTOR)) as usize;
+        let lost = written.min(block.len())..block.len();
+        match before.get(i * BLOCK + lost.start..i * BLOCK + lost.end) {
+            Some(old) if !is_new_file => block[lost].copy_from_slice(old),
+            _ => block[lost].fill(0),
+        }
+    }
+    if random.below(3) == 0 {
+        bytes.truncate(random.below(good.len() as u64 + 1) as usize);
+    }
+    bytes
+}
+
+#[test]
+fn a_torn_write_is_found_wherever_it_tears() {
+    let folder = temp();
+    let kept = folder.path().join("tiny.gguf.pelton-packed");
+    // The cache of other weights of the same shape, which lay on the same blocks of the disk.
+    TinyModel { seed: 7, ..TinyModel::default() }
+        .write_gguf(&folder.path().join("tiny.gguf"), DType::Q4_0);
+    load(&folder.path().join("tiny.gguf"), BESIDE);
+    let before = std::fs::read(&kept).expect("written");
+    std::fs::remove_file(&kept).expect("removed");
+    let model = gguf(folder.path(), DType::Q4_0);
+    let first = load(&model, BESIDE);
+    let good = std::fs::read(&kept).expect("written");
+    assert_ne!(good, before);
+    let mut n_torn = 0;
+    for seed in 0..200 {
+        let bytes = torn(&good, &before, &mut Random::new(seed, 0));
+        let is_whole = bytes == good;
+        std::fs::write(&kept, bytes).expect("written");
+        let again = load(&model, BESIDE);
+        assert_eq!(again.is_cached, is_whole, "seed {seed}");
+        assert_eq!(again.bits, first.bits, "seed {seed}");
+        assert!(std::fs::read(&kept).expect("replaced") == good, "seed {seed}");
+        n_torn += usize::from(!is_whole);
+    }
+    assert!(n_torn > 150, "{n_torn}");
 }
 
 #[test]
