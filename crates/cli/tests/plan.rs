@@ -152,7 +152,11 @@ fn what_cannot_be_planned_is_refused_by_name() {
     refused(&["--split", "halves"], &["--split", "pipeline"]);
     refused(&["--batch", "0"], &["--batch"]);
     refused(&["--price-per-hour", "-1"], &["--price-per-hour"]);
-    pelton(&["plan", "owner/nothing"]).assert_refused(&["owner/nothing", "config.json"]);
+    pelton(&["plan", "owner/nothing"]).assert_refused(&[
+        "owner/nothing",
+        "HF_HUB_OFFLINE",
+        "config.json",
+    ]);
     let quantized = folder.path().join("quantized");
     std::fs::create_dir(&quantized).expect("created");
     let mut config: Value =
