@@ -7,7 +7,7 @@ use crate::failure::Result;
 use crate::interrupt::Interrupts;
 use crate::progress;
 
-/// Requests that are sent when no flag says how many.
+/// Requests that are sent when neither a flag nor a file of prompts says how many.
 const DEFAULT_REQUESTS: u64 = 64;
 
 /// Runs the command.
@@ -17,8 +17,10 @@ const DEFAULT_REQUESTS: u64 = 64;
 /// A server that does not answer, a trace that is wrong, Ctrl-C. Failed requests alone are no error:
 /// the report names them.
 pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
-    let trace = args.workload.trace(DEFAULT_REQUESTS)?;
-    let config = args.config(&trace)?;
+    let texts = args.server.texts(&args.workload)?;
+    let n_default = texts.as_ref().map_or(DEFAULT_REQUESTS, |texts| texts.n_texts());
+    let trace = args.workload.trace(n_default)?;
+    let config = args.config(&trace, texts.as_ref())?;
     let grouping = args.workload.grouping(&trace);
     let traffic = Traffic {
         pace: args.pace(),

@@ -1,7 +1,9 @@
 //! `pelton bench sweep`; see [`pelton_bench::sweep`].
 
+use std::sync::Arc;
+
 use indicatif::ProgressBar;
-use pelton_bench::serve::{Bench, ServeReport};
+use pelton_bench::serve::{Bench, ServeReport, Texts};
 use pelton_bench::sweep::{Load, Point, Report};
 use pelton_bench::{Pace, Progress};
 
@@ -24,9 +26,14 @@ struct Swept {
     points: Vec<Point>,
     workload: String,
     server: String,
+    /// Requests of the loads before, as many texts of a file that are used up.
+    n_requests: u64,
     /// The error that ended it.
     failure: Option<Failure>,
 }
+
+/// The flags, and the texts of `--prompts`.
+type Subject<'a> = (&'a BenchSweepArgs, Option<&'a Arc<Texts>>);
 
 /// Runs the command.
 ///
@@ -37,9 +44,10 @@ struct Swept {
 pub(super) fn measure(args: &BenchSweepArgs) -> Result<()> {
     let loads = args.loads();
     let bar = progress::steps(0);
-    let swept = super::generate(async || all(args, &loads, &bar).await)?;
+    let texts = args.server.texts(&args.workload)?;
+    let swept = super::generate(async || all((args, texts.as_ref()), &loads, &bar).await)?;
     bar.finish_and_clear();
-    let Swept { points, workload, server, failure } = swept;
+    let Swept { points, workload, server, failure, .. } = swept;
     let is_interrupted = points.len() < loads.len();
     let failure = match failure {
         // Nothing was measured that a report could show.
@@ -53,11 +61,11 @@ pub(super) fn measure(args: &BenchSweepArgs) -> Result<()> {
 }
 
 /// The points until Ctrl-C or an error, the workload and the server in words.
-async fn all(args: &BenchSweepArgs, loads: &[Load], bar: &ProgressBar) -> Result<Swept> {
+async fn all(subject: Subject<'_>, loads: &[Load], bar: &ProgressBar) -> Result<Swept> {
     let mut interrupts = Interrupts::listen()?;
     let mut swept = Swept::default();
     for (place, &load) in (0_u64..).zip(loads) {
-        match one(args, (place, load), &mut swept, (&mut interrupts, bar)).await {
+        match one(subject, (place, load), &mut swept, (&mut interrupts, bar)).await {
             Ok(Some(point)) => swept.points.push(point),
             Ok(None) => break,
             Err(failure) => {
@@ -71,7 +79,7 @@ async fn all(args: &BenchSweepArgs, loads: &[Load], bar: &ProgressBar) -> Result
 
 /// One load; `None` when Ctrl-C came before its end.
 async fn one(
-    args: &BenchSweepArgs,
+    (args, texts): Subject<'_>,
     (place, load): (u64, Load),
     swept: &mut Swept,
     (interrupts, bar): (&mut Interrupts, &ProgressBar),
@@ -90,8 +98,10 @@ async fn one(
         _ => u64::MAX,
     });
     let words = args.workload.describe(&trace);
-    let mut config = args.server.config(words.clone(), n_requests, pace)?;
-    config.first_number = place * NUMBERS;
+    let mut config = args.server.config((words, texts), n_requests, pace)?;
+    let words = config.workload.clone();
+    config.first_number = if texts.is_some() { swept.n_requests } else { place * NUMBERS };
+    swept.n_requests += n_requests;
     config.looks = true;
     if swept.points.is_empty() {
         swept.workload = words;

@@ -66,6 +66,8 @@ struct State {
     paused_until: Option<Instant>,
     waiting: usize,
     running: usize,
+    /// Their bodies.
+    bodies: Vec<Value>,
     admitted_at: Option<Instant>,
     /// Since when a request is computed, and the time in which some were.
     busy_since: Option<Instant>,
@@ -119,6 +121,11 @@ impl Mock {
 }
 
 impl Shared {
+
+    /// The bodies of the requests until now, in order of arrival.
+    pub(crate) fn bodies(&self) -> Vec<Value> {
+        self.shared.state.lock().expect("no panic").bodies.clone()
+    }
     /// Answers the requests of a connection.
     fn converse(&self, mut stream: &TcpStream) -> std::io::Result<()> {
         stream.set_nodelay(true)?;
@@ -150,6 +157,7 @@ impl Shared {
                     self.answer(&mut stream, n_tokens)?;
                 }
             }
+                    self.state.lock().expect("no panic").bodies.push(body);
         }
     }
 
