@@ -5,6 +5,7 @@ mod common;
 
 use common::mock::{Delays, Mock};
 use common::pelton;
+use common::server::Server;
 use serde_json::Value;
 
 fn measure(mock: &Mock, more: &[&str]) -> Value {
@@ -46,6 +47,38 @@ fn the_file_for_tools_of_vllm_has_their_fields_and_the_report_hides_the_key() {
     let own = &told["variants"][0]["report"]["all"]["ttft_ms"];
     let difference = own["mean"].as_f64().expect("a mean") - number("mean_ttft_ms");
     assert!(difference.abs() < 1e-6, "{own}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_server_of_this_machine_is_told_from_other_programs_where_it_counts_its_time() {
+    // 40 requests of at least 10 ms.
+    let mock = Mock::start(Delays { prefill_ms: 10, ..Delays::default() });
+    let few = ["--lengths", "5:2", "-n", "40", "--concurrency", "1"];
+    let told = measure(&mock, &few);
+    let noise = &told["report"]["noise"];
+    assert!(noise["seconds"].as_f64().is_some_and(|s| s >= 0.4), "{noise}");
+    assert_eq!(noise["others_share"], Value::Null, "{noise}");
+    assert!(noise["stolen_share"].is_number(), "{noise}");
+    let common = ["bench", "serve", "--url", &mock.address];
+    let text = pelton(&[&common, &few[..]].concat()).stdout;
+    assert!(text.contains("not told from the server, which runs here"), "{text}");
+
+    let folder = tempfile::tempdir().expect("temp");
+    let (file, page) = (folder.path().join("run.json"), folder.path().join("page.html"));
+    std::fs::write(&file, told.to_string()).expect("written");
+    let [file, page] = [&file, &page].map(|path| path.to_str().expect("UTF-8"));
+    pelton(&["bench", "report", file, "-o", page]).assert_answered();
+    let html = std::fs::read_to_string(page).expect("written");
+    assert!(html.contains("The run was in a "), "{html}");
+
+    let server = Server::start(&["--threads", "1"]).expect("it listens");
+    let pelton_url = ["bench", "serve", "--url", server.address(), "--json"];
+    let many = ["--lengths", "5:200", "-n", "24", "--concurrency", "1"];
+    let told = pelton(&[&pelton_url, &many[..]].concat()).json();
+    let noise = &told["report"]["noise"];
+    let is_long = noise["seconds"].as_f64().is_some();
+    assert!(!is_long || noise["others_share"].is_number(), "{noise}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `pelton bench serve`; see [`pelton_bench::serve`].
 
+use pelton_bench::record::{NoiseWatch, Worker};
 use pelton_bench::serve::{Bench, ServeReport, Traffic};
 
 use crate::args::BenchServeArgs;
@@ -29,6 +30,7 @@ pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
         has_targets: args.server.has_targets(),
     };
     let bar = progress::steps(usize::try_from(config.n_requests).unwrap_or(0));
+    let (noise, is_here) = (NoiseWatch::begin(), config.address.is_here());
     let run = async || {
         let mut interrupts = Interrupts::listen()?;
         let sending = format!("sending {} to {}", config.workload, config.address);
@@ -39,13 +41,22 @@ pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
         run.await.map_err(super::failure)
     };
     let report = super::generate(run)?;
+    let noise = noise.end(worker(is_here, &report));
     bar.finish_and_clear();
     let written = args.vllm_json.as_ref().map_or(Ok(()), |path| {
         let file = report.vllm(&date(), traffic);
         super::reports::write(path, &(serde_json::to_string_pretty(&file)? + "\n"))
     });
     // The run is printed, whatever became of the file.
-    super::finish(&report, ServeReport::render, args.json).and(written)
+    super::finish(&report, ServeReport::render, noise, args.json).and(written)
+}
+
+/// The program that did the work of a run.
+pub(super) fn worker(is_here: bool, run: &ServeReport) -> Worker {
+    match is_here {
+        true => Worker::Here(run.processor.server_s()),
+        false => Worker::OwnOrElsewhere,
+    }
 }
 
 /// This moment as `20261123-071500`.

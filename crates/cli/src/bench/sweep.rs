@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
+use pelton_bench::record::{NoiseWatch, Worker};
 use pelton_bench::serve::{Bench, ServeReport, Texts};
 use pelton_bench::sweep::{Load, Point, Report};
 use pelton_bench::{Pace, Progress};
 
+use super::serve::worker;
 use crate::args::BenchSweepArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupts;
@@ -28,6 +30,8 @@ struct Swept {
     server: String,
     /// Requests of the loads before, as many texts of a file that are used up.
     n_requests: u64,
+    /// The program that did the work until now.
+    worker: Option<Worker>,
     /// The error that ended it.
     failure: Option<Failure>,
 }
@@ -45,9 +49,12 @@ pub(super) fn measure(args: &BenchSweepArgs) -> Result<()> {
     let loads = args.loads();
     let bar = progress::steps(0);
     let texts = args.server.texts(&args.workload)?;
+    let noise = NoiseWatch::begin();
     let swept = super::generate(async || all((args, texts.as_ref()), &loads, &bar).await)?;
     bar.finish_and_clear();
-    let Swept { points, workload, server, failure, .. } = swept;
+    let Swept { points, workload, server, failure, worker, .. } = swept;
+    // Without an answer of a server nothing is known of its time.
+    let noise = worker.and_then(|worker| noise.end(worker));
     let is_interrupted = points.len() < loads.len();
     let failure = match failure {
         // Nothing was measured that a report could show.
@@ -56,7 +63,7 @@ pub(super) fn measure(args: &BenchSweepArgs) -> Result<()> {
     };
     let mut report = Report::new(workload, server, points);
     report.interrupted = is_interrupted;
-    let printed = super::finish(&report, Report::render, args.json);
+    let printed = super::finish(&report, Report::render, noise, args.json);
     failure.map_or(printed, Err)
 }
 
@@ -107,10 +114,17 @@ async fn one(
         swept.workload = words;
         swept.server = config.address.to_string();
     }
+    let is_here = config.address.is_here();
     let bench = Bench::connect(config).await.map_err(super::failure)?;
     eprintln!("{}: {n_requests} requests", load.name());
     let progress = |at: Progress<'_>| super::show(bar, at);
     let run = bench.run((&trace, args.workload.grouping(&trace)), interrupts.next(), &progress);
     let run: ServeReport = run.await.map_err(super::failure)?;
+    swept.worker = Some(match (swept.worker, worker(is_here, &run)) {
+        (Some(Worker::Here(before)), Worker::Here(now)) => {
+            Worker::Here(before.zip(now).map(|(before, now)| before + now))
+        }
+        (_, worker) => worker,
+    });
     Ok((!run.served.interrupted).then(|| Point::new(load, &run)))
 }
