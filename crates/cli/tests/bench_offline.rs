@@ -9,6 +9,14 @@ const TINY: [&str; 8] =
 fn every_shape_is_measured_once_per_round_and_nothing_is_trimmed() {
     let report = pelton(&[&TINY[..], &["--threads", "2", "--json"]].concat()).json();
     assert_eq!(report["report"]["kind"], "offline");
+    if cfg!(target_os = "linux") {
+        let noise = &report["report"]["noise"];
+        for share in ["others_share", "stolen_share"] {
+            let share = noise[share].as_f64();
+            assert!(share.is_some_and(|share| (0.0..=1.0).contains(&share)), "{noise}");
+        }
+        assert!(noise["is_noisy"].is_boolean(), "{noise}");
+    }
     let figures = report["figures"].as_array().expect("figures");
     let names: Vec<&str> = figures.iter().map(|x| x["name"].as_str().expect("a name")).collect();
     assert_eq!(names, ["1 x 24 + 6", "3 x 24 + 6", "1 x 9 + 4", "3 x 9 + 4"]);
@@ -44,6 +52,11 @@ fn the_table_has_prompts_and_generation_apart() {
         assert!(text.stdout.contains(part), "`{part}` is missing in\n{}", text.stdout);
     }
     assert!(text.stderr.contains("round 2 of 2"), "{}", text.stderr);
+    if cfg!(target_os = "linux") {
+        let last = text.stdout.lines().last().expect("lines");
+        assert!(last.starts_with("the run was in a "), "{last}");
+        assert!(last.contains("other programs took"), "{last}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod common;
 
 use common::mock::{Delays, Mock};
 use common::pelton;
+use common::server::Server;
 use serde_json::Value;
 
 fn measure(mock: &Mock, more: &[&str]) -> Value {
@@ -46,6 +47,111 @@ fn the_file_for_tools_of_vllm_has_their_fields_and_the_report_hides_the_key() {
     let own = &told["variants"][0]["report"]["all"]["ttft_ms"];
     let difference = own["mean"].as_f64().expect("a mean") - number("mean_ttft_ms");
     assert!(difference.abs() < 1e-6, "{own}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_server_of_this_machine_is_told_from_other_programs_where_it_counts_its_time() {
+    // 40 requests of at least 10 ms.
+    let mock = Mock::start(Delays { prefill_ms: 10, ..Delays::default() });
+    let few = ["--lengths", "5:2", "-n", "40", "--concurrency", "1"];
+    let told = measure(&mock, &few);
+    let noise = &told["report"]["noise"];
+    assert!(noise["seconds"].as_f64().is_some_and(|s| s >= 0.4), "{noise}");
+    assert_eq!(noise["others_share"], Value::Null, "{noise}");
+    assert!(noise["stolen_share"].is_number(), "{noise}");
+    let common = ["bench", "serve", "--url", &mock.address];
+    let text = pelton(&[&common, &few[..]].concat()).stdout;
+    assert!(text.contains("not told from the server, which runs here"), "{text}");
+
+    let folder = tempfile::tempdir().expect("temp");
+    let (file, page) = (folder.path().join("run.json"), folder.path().join("page.html"));
+    std::fs::write(&file, told.to_string()).expect("written");
+    let [file, page] = [&file, &page].map(|path| path.to_str().expect("UTF-8"));
+    pelton(&["bench", "report", file, "-o", page]).assert_answered();
+    let html = std::fs::read_to_string(page).expect("written");
+    assert!(html.contains("The run was in a "), "{html}");
+
+    let server = Server::start(&["--threads", "1"]).expect("it listens");
+    let pelton_url = ["bench", "serve", "--url", server.address(), "--json"];
+    let many = ["--lengths", "5:200", "-n", "24", "--concurrency", "1"];
+    let told = pelton(&[&pelton_url, &many[..]].concat()).json();
+    let noise = &told["report"]["noise"];
+    let is_long = noise["seconds"].as_f64().is_some();
+    assert!(!is_long || noise["others_share"].is_number(), "{noise}");
+}
+
+#[test]
+fn prompts_of_a_file_are_asked_in_order_and_again_from_the_first() {
+    let folder = tempfile::tempdir().expect("temp");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let lines = write("lines", "why is it so?\n{\"prompt\": \"and now?\", \"max_tokens\": 3}\n");
+    let common = ["--lengths", "9:2", "--concurrency", "1"];
+    let mock = Mock::start(Delays::default());
+    let told = measure(&mock, &[&common[..], &["--prompts", &lines]].concat());
+    let asked = |mock: &Mock| -> Vec<(String, u64)> {
+        let of = |body: &Value| {
+            let text =
+                body["prompt"].as_str().map_or_else(|| body["messages"].to_string(), str::to_owned);
+            (text, body["max_tokens"].as_u64().expect("a number"))
+        };
+        mock.bodies().iter().map(of).collect()
+    };
+    let both = [("why is it so?".to_owned(), 2), ("and now?".to_owned(), 3)];
+    assert_eq!(asked(&mock), both, "as many requests as texts");
+    assert!(told["workload"].to_string().contains("2 texts of "), "{}", told["workload"]);
+
+    let mock = Mock::start(Delays::default());
+    measure(&mock, &[&common[..], &["--prompts", &lines, "-n", "5"]].concat());
+    assert_eq!(asked(&mock), [&both[..], &both, &both[..1]].concat());
+
+    let messages = r#"[{"role":"system","content":"s"},{"role":"user","content":"u"}]"#;
+    let chat = write("chat", &format!("{{\"messages\": {messages}}}\nplain\n"));
+    let mock = Mock::start(Delays::default());
+    measure(&mock, &[&common[..], &["--prompts", &chat, "--chat"]].concat());
+    let plain = r#"[{"role":"user","content":"plain"}]"#;
+    assert_eq!(asked(&mock), [(messages.to_owned(), 2), (plain.to_owned(), 2)]);
+
+    // A sweep goes on through the file with each load.
+    let six: String = (0..60).map(|at| format!("text {at}\n")).collect();
+    let mock = Mock::start(Delays::default());
+    let args =
+        ["--prompts", &write("six", &six), "--clients", "1,2", "-n", "30", "--lengths", "5:2"];
+    let swept = ["bench", "sweep", "--url", &mock.address, "--json"];
+    pelton(&[&swept[..], &args].concat()).assert_answered();
+    let mut all: Vec<String> = asked(&mock).into_iter().map(|(text, _)| text).collect();
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), 60, "no text comes twice");
+}
+
+#[test]
+fn prompts_that_cannot_be_asked_are_refused_by_line() {
+    let folder = tempfile::tempdir().expect("temp");
+    let path = folder.path().join("prompts");
+    let refused = |text: &str, more: &[&str], parts: &[&str]| {
+        std::fs::write(&path, text).expect("written");
+        let prompts = ["bench", "serve", "--prompts", path.to_str().expect("UTF-8")];
+        pelton(&[&prompts, more].concat()).assert_refused(parts);
+    };
+    refused("fine\n{\"prompt\": 1}\n", &[], &["prompts, line 2: ", "`prompt`"]);
+    refused("[{\"prompt\": \"x\"},\n 7]", &[], &["prompts, line 2: "]);
+    refused(
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}",
+        &[],
+        &["line 1", "--chat"],
+    );
+    refused("\n", &[], &["prompts: holds no text"]);
+    refused("x", &["--workload", "sessions"], &["--prompts", "sessions"]);
+    let none = folder.path().join("none");
+    pelton(&["bench", "serve", "--prompts", none.to_str().expect("UTF-8")])
+        .assert_refused(&["none: "]);
+    let here = folder.path().to_str().expect("UTF-8");
+    pelton(&["bench", "serve", "--prompts", here]).assert_refused(&[here]);
 }
 
 #[test]

@@ -18,6 +18,7 @@ const DELAYS: Delays = Delays {
     blocks: 1_000,
     gate_ms: 0,
     pause: None,
+    mask_ms: 0,
     status: 200,
 };
 /// Three seconds of requests at equal distances.

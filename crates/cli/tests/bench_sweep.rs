@@ -43,6 +43,14 @@ fn slow_tokens_are_a_limit_of_bandwidth() {
 }
 
 #[test]
+fn slow_masks_are_a_limit_of_the_grammar() {
+    let told = limit(Delays { token_ms: 20, lanes: 4, mask_ms: 12, ..Delays::default() });
+    assert_eq!(told["limit"]["cause"], "grammar", "{told}");
+    let evidence = told["limit"]["evidence"][0].as_str().expect("words");
+    assert!(evidence.starts_with("60 % of the time of steps"), "{evidence}");
+}
+
+#[test]
 fn few_places_are_a_limit_of_running_requests() {
     let told = limit(Delays { token_ms: 20, slots: 4, ..Delays::default() });
     assert_eq!(told["limit"]["cause"], "running_requests", "{told}");
@@ -89,6 +97,7 @@ fn a_pelton_is_swept_and_publishes_its_counters() {
         assert_eq!((&point["answered"], &point["offered"]), (&6.into(), &6.into()));
         let counters = &point["counters"];
         assert!(counters["step_s"].as_f64().is_some_and(|s| s > 0.0), "{counters}");
+        assert_eq!(counters["mask_s"], 0.0, "no request has a rule");
         for phase in ["queue", "prefill", "decode"] {
             assert_eq!(counters[phase]["n"], 6.0, "{phase}: {counters}");
         }
@@ -130,6 +139,24 @@ fn a_pelton_with_few_blocks_is_limited_by_memory() {
     // Two requests of the sweep: with eight clients, most wait or lose their blocks.
     let limit = limit_of_a_pelton(&["--max-context", "160", "--kv-memory", "480KiB"]);
     assert_eq!(limit["cause"], "kv_memory", "{limit}");
+}
+
+#[test]
+fn masks_that_steps_of_a_pelton_wait_for_are_counted() {
+    let server = Server::start(&["--threads", "1"]).expect("it listens");
+    let folder = tempfile::tempdir().expect("temp");
+    let path = folder.path().join("schema.json");
+    // Masks of a pattern over the whole vocabulary.
+    let schema = r#"{"type": "string", "pattern": "^([a-z]+ ){5,}[a-z]+$"}"#;
+    let schema = format!(
+        r#"{{"type": "object", "properties": {{"words": {schema}}}, "required": ["words"]}}"#
+    );
+    std::fs::write(&path, schema).expect("written");
+    let schema = ["--chat", "--schema", path.to_str().expect("UTF-8")];
+    let told = sweep(server.address(), &[&["--clients", "1", "-n", "4"], &schema[..]].concat());
+    let counters = &told["points"][0]["counters"];
+    let seconds = |name: &str| counters[name].as_f64().expect("seconds");
+    assert!(seconds("mask_s") > 0.0 && seconds("mask_s") < seconds("step_s"), "{counters}");
 }
 
 #[test]

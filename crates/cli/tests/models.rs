@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Outcome, command, outcome, signal};
+use crate::common::{Outcome, bare_config, command, outcome, signal};
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
+use serde_json::json;
 use small_hub::{SmallHub, State, sha256};
 
 /// A user's home without any cache.
@@ -205,6 +206,62 @@ fn a_hub_that_is_not_there_or_no_hub_is_one_line() {
     Home::new(&hub.endpoint).run(&["pull", "org/name"]).assert_refused(&["neither config.json"]);
     Home::new(&hub.endpoint).run(&["pull", "org/none"]).assert_refused(&["404", "HF_TOKEN"]);
     home.run(&["pull", "qwen3:0.6b"]).assert_refused(&["pelton pull Qwen/Qwen3-0.6B-GGUF:Q8_0"]);
+}
+
+#[test]
+fn a_model_of_the_hub_is_planned_without_its_weights() {
+    let model = tiny_gguf();
+    let hub = hub(&model);
+    let config = std::fs::read(bare_config(tempfile::tempdir().expect("temp").path()));
+    hub.change(|state| {
+        state.files.insert("config.json".to_owned(), config.expect("written"));
+        state.files.insert("model.safetensors".to_owned(), vec![0; 1 << 20]);
+    });
+    let home = Home::new(&hub.endpoint);
+    let temporary = tempfile::tempdir().expect("temp");
+    let plan = |more: &[&str]| {
+        let args = [&["plan", "--hardware", "h100-sxm", "--json"], more].concat();
+        let mut command = home.command(&args);
+        outcome(&command.env("TMPDIR", temporary.path()).output().expect("the binary starts"))
+    };
+    let told = plan(&["org/name"]).json();
+    assert_eq!(
+        (&told["model"]["name"], &told["weights"]["format"]),
+        (&json!("org/name"), &json!("bf16"))
+    );
+    assert_eq!(told["kv"]["token_bytes"], 128 << 10);
+    let weights =
+        |log: Vec<String>| log.into_iter().filter(|line| line.contains("safetensors")).count();
+    assert_eq!(weights(hub.log()), 0);
+    assert_eq!(home.run(&["list", "--json"]).json(), json!([]), "a configuration is no model");
+
+    let named = plan(&["org/name:Q8_0", "--context", "64"]).json();
+    let path = home.folder.path().join("tiny.gguf");
+    std::fs::write(&path, &model).expect("written");
+    let local = plan(&[path.to_str().expect("UTF-8"), "--context", "64"]).json();
+    assert_eq!(named["model"]["name"], "org/name:Q8_0");
+    for part in ["weights", "kv", "fit", "formats", "times"] {
+        assert_eq!(named[part], local[part], "{part}");
+    }
+    let advice = ["plan", "advise", "org/name", "--hardware", "h100-sxm", "--json"];
+    assert_eq!(home.run(&advice).json()["model"], "org/name");
+
+    // What was fetched is there without the hub; what was not is refused in one line.
+    let offline = |name: &str| {
+        let args = ["plan", name, "--hardware", "h100-sxm"];
+        outcome(&home.command(&args).env("HF_HUB_OFFLINE", "1").output().expect("it starts"))
+    };
+    offline("org/name").assert_answered();
+    offline("org/name:Q8_0").assert_refused(&["(in the cache)"]);
+    offline("org/none").assert_refused(&["org/none", "HF_HUB_OFFLINE", "config.json"]);
+    plan(&["org/none"]).assert_refused(&["404", "HF_TOKEN"]);
+    plan(&["org/name:Q3_K"]).assert_refused(&["Q3_K", "tiny-Q8_0.gguf"]);
+    let nowhere = Home::without_network();
+    nowhere.run(&["plan", "org/name"]).assert_refused(&["127.0.0.1:1", "refused"]);
+    hub.change(|state| drop(state.files.insert("tiny-Q8_0.gguf".to_owned(), b"<html>".to_vec())));
+    plan(&["org/name:Q8_0"]).assert_refused(&["tiny-Q8_0.gguf", "magic"]);
+    let left = std::fs::read_dir(temporary.path()).expect("listed").count();
+    assert_eq!(left, 0, "headers are not kept");
 }
 
 #[test]

@@ -102,6 +102,39 @@ fn the_server_takes_every_combination_of_techniques_that_advice_can_choose() {
 }
 
 #[test]
+fn pairs_that_exclude_each_other_are_those_that_the_server_refuses() {
+    let folder = tempfile::tempdir().expect("temp");
+    let (model, path) = (bare_config(folder.path()), folder.path().join("serve.yaml"));
+    let args = ["plan", "advise", &model, "--hardware", "rtx-4090"];
+    let told = pelton(&[&args[..], &["--json"]].concat()).json();
+    let excluded = told["excludes"]["excluded"].as_array().expect("pairs");
+    assert!(told["excludes"]["pairs_tried"].as_u64().expect("a count") > excluded.len() as u64);
+    let mut n_refused = 0;
+    for pair in excluded {
+        let settings = pair["settings"].as_array().expect("two lists").iter();
+        let settings = settings.flat_map(|list| list.as_array().expect("settings"));
+        let reason = pair["reason"].as_str().expect("words");
+        if reason.contains(" is either ") {
+            continue;
+        }
+        let line =
+            |setting: &serde_json::Value| setting.as_str().expect("words").replacen('=', ": ", 1);
+        let mut lines: Vec<String> = settings.map(line).collect();
+        lines.sort();
+        lines.dedup();
+        std::fs::write(&path, format!("model: story\n{}\n", lines.join("\n"))).expect("written");
+        let file = path.to_str().expect("UTF-8");
+        let checked = pelton(&["serve", "--config", file, "--check-config"]);
+        assert_eq!(checked.code, Some(2), "{pair}: {}", checked.stdout);
+        n_refused += 1;
+    }
+    assert!(n_refused > 0, "{told}");
+    let text = pelton(&args).stdout;
+    assert_eq!(text.matches("\nexcludes   ").count(), excluded.len(), "{text}");
+    assert!(text.contains("lossy drafts and kept results: `--result-cache`"), "{text}");
+}
+
+#[test]
 fn a_price_is_shown_and_contradictions_are_named_with_what_would_do() {
     let folder = tempfile::tempdir().expect("temp");
     let model = bare_config(folder.path());

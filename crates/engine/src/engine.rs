@@ -387,6 +387,7 @@ impl<E: Executor> EngineLoop<E> {
         let outcome = self.executor.collect(plan, execution);
         let executed = Instant::now();
         self.metrics.execute_time += executed - ready;
+        self.metrics.mask_time += execution.masking;
         self.note_end(plan, executed);
         match outcome {
             Ok(()) => {

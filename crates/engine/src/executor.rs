@@ -42,6 +42,8 @@ pub struct Execution {
     pub n_candidates: usize,
     /// Time that the executor spent making drafts that came blank.
     pub drafting: Duration,
+    /// Time that the executor waited for masks of rules, after all else of the step was computed.
+    pub masking: Duration,
 }
 
 impl Execution {
@@ -55,13 +57,14 @@ impl Execution {
 
     /// Forgets the step and keeps the memory.
     pub fn clear(&mut self) {
-        let Self { step, faults, logprobs, prompts, candidates, n_candidates, drafting } = self;
+        let Self { step, faults, logprobs, prompts, candidates, n_candidates, drafting, masking } =
+            self;
         step.clear();
         faults.clear();
         logprobs.clear();
         prompts.clear();
         candidates.clear();
-        (*n_candidates, *drafting) = (0, Duration::ZERO);
+        (*n_candidates, *drafting, *masking) = (0, Duration::ZERO, Duration::ZERO);
     }
 }
 

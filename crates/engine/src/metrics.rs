@@ -28,6 +28,8 @@ pub struct EngineMetrics {
     pub schedule_time: Duration,
     /// The part of it that the executor took.
     pub execute_time: Duration,
+    /// The part of the executor's time in which it waited for masks of rules.
+    pub mask_time: Duration,
     /// Requests taken.
     pub n_submitted: u64,
     /// Requests ended, for any reason.

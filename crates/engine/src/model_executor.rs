@@ -550,7 +550,11 @@ where
         self.sort_shares(plan);
         self.begin_masks(plan);
         self.forward(plan);
-        self.end_masks();
+        if self.masks.is_used() {
+            let computed = Instant::now();
+            self.end_masks();
+            execution.masking = computed.elapsed();
+        }
         self.answer(plan, execution);
         Ok(())
     }

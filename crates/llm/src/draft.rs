@@ -31,13 +31,12 @@ impl<'a> DraftPlan<'a> {
     ///
     /// [`LlmError::Option`] where methods, layers and draft model do not fit together.
     pub(crate) fn new(options: &'a LlmOptions) -> Result<Self, LlmError> {
-        let SpecConfig { method, max_drafts, .. } = options.spec;
+        let SpecConfig { max_drafts, .. } = options.spec;
         if !(1..=MOST_DRAFTS).contains(&max_drafts) {
             let why = format!("{max_drafts} drafts at once, expected 1 to {MOST_DRAFTS}");
             return Err(LlmError::Option { option: "spec_max", why });
         }
-        let methods: Vec<SpecMethod> =
-            [method].into_iter().chain(options.further_methods.iter().copied()).collect();
+        let methods = methods(options);
         check_exit(options, &methods)?;
         let model = draft_model(options, &methods)?;
         let mut proposers: Vec<Box<dyn Proposer>> = Vec::new();
@@ -61,6 +60,23 @@ impl<'a> DraftPlan<'a> {
         }
         Ok(Self { proposers, model })
     }
+}
+
+/// Refuses methods, layers and a draft model that do not fit together.
+///
+/// # Errors
+///
+/// As of [`DraftPlan::new`].
+pub(crate) fn check(options: &LlmOptions) -> Result<(), LlmError> {
+    let methods = methods(options);
+    check_exit(options, &methods)?;
+    draft_model(options, &methods).map(drop)
+}
+
+/// The first method and the further ones.
+fn methods(options: &LlmOptions) -> Vec<SpecMethod> {
+    let further = options.further_methods.iter().copied();
+    std::iter::once(options.spec.method).chain(further).collect()
 }
 
 /// Refuses an early exit without its layer, and a layer without an early exit.

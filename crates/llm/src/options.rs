@@ -6,6 +6,7 @@ use pelton_engine::{EngineConfig, LogprobsMode, SpecConfig, SpecMethod};
 use pelton_model::{ActivationGroup, Compute, KvDtype, PackedCache, StateDtype};
 use pelton_sched::Choices;
 
+use crate::draft;
 use crate::error::LlmError;
 use crate::reference::ModelRef;
 
@@ -127,7 +128,7 @@ impl LlmOptions {
     /// # Errors
     ///
     /// [`LlmError::Option`] names the first option that is wrong.
-    pub(crate) fn check(&self) -> Result<(), LlmError> {
+    pub fn check(&self) -> Result<(), LlmError> {
         let fail = |option, why: String| Err(LlmError::Option { option, why });
         if self.max_waiting == 0 {
             return fail("max_waiting", "expected at least 1, got 0".to_owned());
@@ -141,6 +142,7 @@ impl LlmOptions {
             return fail("block_size", why);
         }
         self.check_scheduling()?;
+        draft::check(self)?;
         if self.max_context.is_some_and(|n| n < 2) {
             let why = "expected at least 2: a token to read and one to write";
             return fail("max_context", why.to_owned());

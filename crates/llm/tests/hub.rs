@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::small_hub::{COMMIT, SmallHub, State, sha256};
-use pelton_llm::hub::{Hub, HubConfig, HubError, HubId};
+use pelton_llm::hub::{Description, Hub, HubConfig, HubError, HubId};
+use pelton_tensor::{DType, Gguf, GgufValue, GgufWriter};
 
 fn folder_model() -> State {
     let mut files = BTreeMap::new();
@@ -445,4 +446,115 @@ fn what_is_only_partly_there_is_said_and_the_rest_is_fetched() {
     let path = download(&hub.client(cache.path())).expect("goes on");
     assert_eq!(std::fs::read(path).expect("whole"), data);
     assert!(hub.log().iter().any(|line| line.contains("bytes=99-")));
+}
+
+/// The files that are fetched, each with the range that was asked for.
+fn fetched(hub: &SmallHub) -> Vec<String> {
+    let gets = hub.log().into_iter().filter(|line| line.starts_with("GET /org/name/"));
+    let words = gets.map(|line| {
+        let mut words = line.split(' ').skip(1);
+        let file = words.next().and_then(|path| path.rsplit('/').next()).expect("a file");
+        format!("{file} {}", words.next().expect("a range"))
+    });
+    words.collect()
+}
+
+#[test]
+fn a_folder_is_described_by_its_configuration_alone_which_the_cache_keeps() {
+    let cache = tempfile::tempdir().expect("temp");
+    let hub = SmallHub::start(folder_model());
+    let describe = |hub: &Hub| match hub.describe(&id())? {
+        Description::Config(path) => Ok::<_, HubError>(path),
+        other => panic!("{other:?}"),
+    };
+    let path = describe(&hub.client(cache.path())).expect("described");
+    assert_eq!(
+        path,
+        cache.path().join("models--org--name/snapshots").join(COMMIT).join("config.json")
+    );
+    assert_eq!(fetched(&hub), ["config.json -"]);
+    describe(&hub.client(cache.path())).expect("again");
+    assert_eq!(fetched(&hub), [""; 0]);
+    let offline = HubConfig { offline: true, ..hub.config(cache.path()) };
+    assert_eq!(describe(&Hub::new(offline.clone())).expect("from the cache"), path);
+    let nowhere =
+        HubConfig { endpoint: "http://127.0.0.1:1".to_owned(), ..hub.config(cache.path()) };
+    assert_eq!(describe(&Hub::new(nowhere)).expect("from the cache"), path);
+    let empty = tempfile::tempdir().expect("temp");
+    let offline = HubConfig { cache: empty.path().to_owned(), ..offline };
+    let error = describe(&Hub::new(offline)).expect_err("nothing is there");
+    assert!(matches!(error, HubError::Offline { .. }), "{error}");
+    // Weights that cannot be loaded do not matter.
+    hub.change(|state| {
+        let weights = state.files.remove("model.safetensors").expect("there");
+        state.files.insert("pytorch_model.bin".to_owned(), weights);
+    });
+    let error = hub.client(empty.path()).download(&id(), &mut |_| {}).expect_err("no weights");
+    assert!(matches!(error, HubError::NoModel { .. }), "{error}");
+    describe(&hub.client(empty.path())).expect("described");
+}
+
+/// A GGUF file whose header takes somewhat more than `n_bytes`, before weights of 4 MiB.
+fn gguf_with_header_of(n_bytes: usize) -> Vec<u8> {
+    let mut writer = GgufWriter::new();
+    writer.metadata("a.long.text", GgufValue::String("x".repeat(n_bytes)));
+    writer.tensor("t", DType::F32, &[1 << 20]);
+    let mut data = writer.start(Vec::new(), "m.gguf").expect("begun");
+    data.tensor_data(&vec![7; 4 << 20]).expect("written");
+    data.finish().expect("finished")
+}
+
+#[test]
+fn of_a_gguf_file_only_as_much_is_fetched_as_its_header_takes() {
+    let cache = tempfile::tempdir().expect("temp");
+    let model = gguf_with_header_of(5 << 20);
+    let files = BTreeMap::from([("m-Q8_0.gguf".to_owned(), model.clone())]);
+    let hub = SmallHub::start(State { files, ranges: true, ..State::default() });
+    let id = HubId::parse("org/name:q8_0").expect("well formed");
+    let describe = |hub: &Hub| match hub.describe(&id)? {
+        Description::Headers(heads) => Ok::<_, HubError>(heads),
+        other => panic!("{other:?}"),
+    };
+    let heads = describe(&hub.client(cache.path())).expect("described");
+    let mib = |n: usize| n << 20;
+    assert_eq!((heads.len(), heads[0].file.as_str()), (1, "m-Q8_0.gguf"));
+    assert_eq!(heads[0].n_bytes, model.len() as u64);
+    assert!(heads[0].start == model[..mib(8)], "its first 8 MiB");
+    let ranges = [(0, 2), (2, 4), (4, 8)];
+    let asked = ranges.map(|(from, to)| format!("m-Q8_0.gguf bytes={}-{}", mib(from), mib(to) - 1));
+    assert_eq!(fetched(&hub), asked);
+    assert!(!cache.path().join("models--org--name/snapshots").exists(), "half a file is no model");
+
+    // A cut stream goes on; a server without ranges begins anew, and is not read to the end.
+    hub.change(|state| state.cuts = vec![1000, 5000]);
+    assert!(describe(&hub.client(cache.path())).expect("cut")[0].start == model[..mib(8)], "cut");
+    assert_eq!(fetched(&hub)[1], format!("m-Q8_0.gguf bytes=1000-{}", mib(2) - 1));
+    hub.change(|state| state.ranges = false);
+    assert!(
+        describe(&hub.client(cache.path())).expect("whole")[0].start == model[..mib(8)],
+        "whole"
+    );
+
+    hub.change(|state| (state.ranges, state.false_start) = (true, Some(7)));
+    let error = describe(&hub.client(cache.path())).expect_err("bytes from elsewhere").to_string();
+    assert!(error.contains("asked for bytes 0-"), "{error}");
+    let short = model[..mib(1)].to_vec();
+    hub.change(|state| {
+        state.false_start = None;
+        state.files.insert("m-Q8_0.gguf".to_owned(), short);
+    });
+    let error = describe(&hub.client(cache.path())).expect_err("a cut header").to_string();
+    assert!(error.contains("the header does not end within 1048576 bytes"), "{error}");
+    hub.change(|state| drop(state.files.insert("m-Q8_0.gguf".to_owned(), b"not a model".to_vec())));
+    let error = describe(&hub.client(cache.path())).expect_err("no model").to_string();
+    assert!(error.contains("m-Q8_0.gguf") && error.contains("`GGUF`"), "{error}");
+
+    // A model that is in the cache is described there.
+    hub.change(|state| drop(state.files.insert("m-Q8_0.gguf".to_owned(), model)));
+    let path = hub.client(cache.path()).download(&id, &mut |_| {}).expect("downloads");
+    fetched(&hub);
+    let described = hub.client(cache.path()).describe(&id).expect("described");
+    assert!(matches!(described, Description::Whole(whole) if whole == path));
+    assert_eq!(fetched(&hub), [""; 0]);
+    Gguf::open(&path).expect("whole");
 }

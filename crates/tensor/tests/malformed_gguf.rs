@@ -283,3 +283,24 @@ fn a_huge_sparse_file_buys_no_memory() {
         assert!(message.contains(expected), "{case}: {message}");
     }
 }
+
+#[test]
+fn a_beginning_of_a_file_says_whether_the_header_is_whole() {
+    let file = std::path::Path::new("start.gguf");
+    let strings = |raw: Raw| raw.u32(ARRAY).u32(8).u64(2).string(b"one").string(b"");
+    let header = strings(Raw::head(1, 1).string(b"a.key")).tensor("t", &[32], F32, 0).0;
+    let whole = Raw(header.clone()).data(128).0;
+    for n_bytes in 0..=whole.len() {
+        let is_whole = Gguf::has_whole_header(file, &whole[..n_bytes]).expect("no lie");
+        assert_eq!(is_whole, n_bytes >= header.len(), "{n_bytes} of {}", header.len());
+    }
+    for lie in [
+        Raw(b"<html>".to_vec()),
+        Raw::head(u64::MAX, 0),
+        Raw::head(0, 1).string(b"a.key").u32(99),
+        Raw::head(1, 0).tensor("t", &[33], Q8_0, 0),
+    ] {
+        let error = Gguf::has_whole_header(file, &lie.0).expect_err("a lie").to_string();
+        assert!(error.starts_with("start.gguf"), "{error}");
+    }
+}

@@ -210,6 +210,10 @@ fn warnings(pairs: &[(Recorded, Recorded)]) -> Vec<String> {
     if all().any(|report| noisy(&report)) {
         warnings.push("the baseline of the machine was measured in a noisy minute".to_owned());
     }
+    if let Some(noise) = all().filter(|run| run.report.is_noisy()).find_map(|run| run.report.noise)
+    {
+        warnings.push(format!("a run was in {}", noise.words()));
+    }
     if all().any(|report| report.report.interrupted) {
         warnings.push("a run was interrupted".to_owned());
     }

@@ -4,6 +4,7 @@ use pelton_sim::Random;
 use serde_json::json;
 
 use super::*;
+use crate::record::Noise;
 
 /// Names of the figures of a synthetic report.
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -44,6 +45,23 @@ fn of(measures: &serde_json::Value) -> Recorded {
         "measures": measures,
     });
     Recorded::parse("a.json", &whole.to_string()).expect("a report")
+}
+
+#[test]
+fn a_run_of_a_noisy_minute_is_noted() {
+    let run = |is_noisy: bool| {
+        let mut run = of(&json!([]));
+        let others_share = Some(if is_noisy { 0.5 } else { 0.01 });
+        run.report.noise = Some(Noise { seconds: 1.0, others_share, stolen_share: 0.0, is_noisy });
+        run
+    };
+    let is_noted = |a: bool, b: bool| {
+        let found = warnings(&[(run(a), run(b))]);
+        found
+            .iter()
+            .any(|warning| warning.starts_with("a run was in a noisy minute: other programs"))
+    };
+    assert!(is_noted(true, false) && is_noted(false, true) && !is_noted(false, false));
 }
 
 /// Runs of `n` trials in which a difference was called.

@@ -52,18 +52,21 @@ pub struct ThreadCeilings {
     pub int8_ops_per_s: f64,
     /// The same; `None` where there is no such instruction.
     pub bf16_ops_per_s: Option<f64>,
+    /// The same, of IEEE half precision.
+    pub f16_ops_per_s: Option<f64>,
     /// The same.
     pub f32_ops_per_s: f64,
 }
 
 impl From<Ceilings> for ThreadCeilings {
     fn from(ceilings: Ceilings) -> Self {
-        let Ceilings { n_threads, read_bandwidth, int8, bf16, f32 } = ceilings;
+        let Ceilings { n_threads, read_bandwidth, int8, bf16, f16, f32 } = ceilings;
         Self {
             threads: n_threads,
             read_bytes_per_s: read_bandwidth,
             int8_ops_per_s: int8,
             bf16_ops_per_s: bf16,
+            f16_ops_per_s: f16,
             f32_ops_per_s: f32,
         }
     }

@@ -73,6 +73,8 @@ struct CeilingsFields {
     int8: f64,
     #[serde(rename = "bf16_ops_per_s")]
     bf16: Option<f64>,
+    #[serde(rename = "f16_ops_per_s")]
+    f16: Option<f64>,
     #[serde(rename = "f32_ops_per_s")]
     f32: f64,
 }
@@ -185,13 +187,17 @@ impl Report {
         let mut out = format!(
             "{cpu}\nkernels {kernels}, {threads} thread{plural}, {cache}{group}\n{tuning}\n\n"
         );
-        line(&mut out, "threads   read GB/s   int8 GOP/s   bf16 GOP/s    f32 GOP/s");
+        line(&mut out, "threads   read GB/s   int8 GOP/s   bf16 GOP/s    f16 GOP/s    f32 GOP/s");
         for Reading(ceilings) in &self.ceilings {
-            let bf16 = ceilings.bf16.map_or_else(|| "-".to_owned(), giga);
+            let [bf16, f16] = [ceilings.bf16, ceilings.f16]
+                .map(|ceiling| ceiling.map_or_else(|| "-".to_owned(), giga));
             let [read, int8, f32] =
                 [ceilings.read_bandwidth, ceilings.int8, ceilings.f32].map(giga);
             let n_threads = ceilings.n_threads;
-            line(&mut out, &format!("{n_threads:>7} {read:>11} {int8:>12} {bf16:>12} {f32:>12}"));
+            line(
+                &mut out,
+                &format!("{n_threads:>7} {read:>11} {int8:>12} {bf16:>12} {f16:>12} {f32:>12}"),
+            );
         }
         out.push('\n');
         let names = ["operation", "variant", "shape", "M", "time", "spread", "GB/s", "GOP/s"];
@@ -286,8 +292,14 @@ pub(super) mod tests {
     use super::*;
     use crate::kernels::block::Block;
 
-    pub(in crate::kernels) const CEILINGS: Ceilings =
-        Ceilings { n_threads: 2, read_bandwidth: 10e9, int8: 400e9, bf16: None, f32: 100e9 };
+    pub(in crate::kernels) const CEILINGS: Ceilings = Ceilings {
+        n_threads: 2,
+        read_bandwidth: 10e9,
+        int8: 400e9,
+        bf16: None,
+        f16: Some(200e9),
+        f32: 100e9,
+    };
 
     fn row(multiplier: Multiplier, n_bytes: usize, n_ops: usize) -> Row {
         let block = Block {
@@ -337,9 +349,16 @@ pub(super) mod tests {
         ];
         report.add_reading(Ceilings { read_bandwidth: 12e9, ..CEILINGS });
         let head = report.render_head();
-        for part in
-            ["Some CPU", "avx2, 2 threads", "32.0 MiB", "strips of 4 panels", "10.0", "400.0", "-"]
-        {
+        for part in [
+            "Some CPU",
+            "avx2, 2 threads",
+            "32.0 MiB",
+            "strips of 4 panels",
+            "10.0",
+            "400.0",
+            "-",
+            "200.0",
+        ] {
             assert!(head.contains(part), "`{part}` is missing in\n{head}");
         }
         let rows = report.render_rows(0);

@@ -86,8 +86,14 @@ fn section(html: &mut String, file: &str, recorded: &Recorded, charts: &[Chart])
     if report.interrupted {
         html.push_str("<p class=\"note\">The run was interrupted: not all was measured.</p>\n");
     }
+    if let Some(noise) = report.noise {
+        let class = if noise.is_noisy { " class=\"note\"" } else { "" };
+        put(html, format_args!("<p{class}>The run was in {}.</p>\n", escaped(&noise.words())));
+    }
     if report.machine.baseline.as_ref().is_some_and(|baseline| baseline.is_noisy) {
-        html.push_str("<p class=\"note\">The machine was measured in a noisy minute.</p>\n");
+        html.push_str(
+            "<p class=\"note\">`pelton doctor` measured the machine in a noisy minute.</p>\n",
+        );
     }
     if let Some(note) = without_answers(&recorded.whole) {
         put(html, format_args!("<p class=\"note\">{note}</p>\n"));

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::record::Noise;
 
 fn recorded(kind: &str, measures: &Value, more: &Value) -> Recorded {
     let mut whole = json!({
@@ -57,6 +58,21 @@ fn a_page_needs_nothing_else_and_shows_words_as_they_are() {
     assert!(html.contains("A &amp; B") && !html.contains("<script"), "{html}");
     assert!(!html.contains("src=") && !html.contains("href=") && !html.contains("url("), "{html}");
     assert!(html.contains("<td>2.000</td>"), "{html}");
+}
+
+#[test]
+fn a_page_says_how_noisy_a_run_was() {
+    let of = |is_noisy: bool| {
+        let mut recorded = recorded("offline", &json!([]), &json!({}));
+        let noise = Noise { seconds: 9.0, others_share: Some(0.3), stolen_share: 0.0, is_noisy };
+        recorded.report.noise = Some(noise);
+        page(&[("a.json".to_owned(), recorded)]).expect("a page").html
+    };
+    let noisy = of(true);
+    let words = "The run was in a noisy minute: other programs took 30 % of the processors";
+    assert!(noisy.contains(&format!("<p class=\"note\">{words}")), "{noisy}");
+    assert!(of(false).contains("<p>The run was in a quiet minute"), "{}", of(false));
+    assert!(!drawn("offline", &json!([]), &json!({})).0.contains("The run was in"));
 }
 
 #[test]

@@ -42,6 +42,9 @@ pub struct Baseline {
     pub f32_ops_per_s: f64,
     /// Operations of bfloat16 per second; absent without such an instruction.
     pub bf16_ops_per_s: Option<f64>,
+    /// Operations of IEEE half precision per second; absent as well in older records.
+    #[serde(default)]
+    pub f16_ops_per_s: Option<f64>,
     /// Operations of 8-bit integers per second.
     pub int8_ops_per_s: Option<f64>,
 }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! { "report":   { "format": "pelton-bench", "version": 1, "kind": "offline", "pelton": "0.1.0",
-//!                 "command": [...], "at": 1764000000, "interrupted": false, "machine": {...} },
+//!                 "command": [...], "at": 1764000000, "interrupted": false, "machine": {...},
+//!                 "noise": {...} },
 //!   "measures": [ { "name": "...", "unit": "tokens/s", "better": "higher",
 //!                   "median": ..., "samples": [one per round] }, ... ],
 //!   ... the fields of the kind of benchmark }
@@ -14,11 +15,13 @@
 
 mod machine;
 mod measure;
+mod noise;
 mod read;
 mod served;
 
 pub use machine::{Baseline, Machine};
 pub use measure::{Better, Measure};
+pub use noise::{MOST_OTHERS, MOST_STOLEN, Noise, NoiseWatch, Worker};
 pub use read::{ReadError, Recorded};
 pub use served::{Driven, Simulated};
 
@@ -60,6 +63,16 @@ pub struct Header {
     pub interrupted: bool,
     /// The machine of the program.
     pub machine: Machine,
+    /// What else ran there meanwhile; absent where that is not known, and in older reports.
+    #[serde(default)]
+    pub noise: Option<Noise>,
+}
+
+impl Header {
+    /// Whether others used the machine while the benchmark ran.
+    pub fn is_noisy(&self) -> bool {
+        self.noise.is_some_and(|noise| noise.is_noisy)
+    }
 }
 
 /// A report with its header, ready to be written.
@@ -73,7 +86,12 @@ pub struct Record<'a, R> {
 
 impl<'a, R: Reported> Record<'a, R> {
     /// The record of a run that ended `at`, in seconds since 1970.
-    pub fn new(body: &'a R, machine: Machine, command: Vec<String>, at: u64) -> Self {
+    pub fn new(
+        body: &'a R,
+        (machine, noise): (Machine, Option<Noise>),
+        command: Vec<String>,
+        at: u64,
+    ) -> Self {
         let report = Header {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -83,6 +101,7 @@ impl<'a, R: Reported> Record<'a, R> {
             at,
             interrupted: body.is_interrupted(),
             machine,
+            noise,
         };
         Self { report, measures: body.measures(), body }
     }

@@ -126,6 +126,18 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_that_was_measured_before_there_was_a_peak_of_half_precision_is_read() {
+        let mut older = report();
+        older["report"]["machine"]["baseline"] = json!({
+            "measured_at": 1, "is_noisy": false, "read_bytes_per_s": 1e10, "f32_ops_per_s": 1e11,
+            "bf16_ops_per_s": null, "int8_ops_per_s": 4e11,
+        });
+        let read = Recorded::parse("a.json", &older.to_string()).expect("a report");
+        let baseline = read.report.machine.baseline.expect("a baseline");
+        assert_eq!((baseline.f16_ops_per_s, baseline.f32_ops_per_s), (None, 1e11));
+    }
+
+    #[test]
     fn other_versions_and_other_files_are_refused_by_name() {
         let mut newer = report();
         newer["report"]["version"] = json!(2);

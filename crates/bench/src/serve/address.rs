@@ -1,5 +1,7 @@
 //! Where a server is.
 
+use std::net::IpAddr;
+
 use hyper::Uri;
 use tokio_rustls::rustls::pki_types::ServerName;
 
@@ -50,6 +52,13 @@ impl Address {
         let prefix = path.strip_suffix("/v1").unwrap_or(path).trim_end_matches('/');
         let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
         Ok(Self { host, port, prefix: prefix.to_owned(), is_https })
+    }
+
+    /// Whether the server is on this machine, as far as the address says.
+    pub fn is_here(&self) -> bool {
+        let (host, _) = self.socket();
+        let is_loopback = |address: IpAddr| address.is_loopback();
+        host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(is_loopback)
     }
 
     /// The host and port that a socket connects to.
@@ -127,6 +136,20 @@ mod tests {
         ] {
             let error = Address::parse(text).expect_err(text).to_string();
             assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn only_the_names_of_this_machine_are_here() {
+        for (url, is_here) in [
+            ("localhost:8000", true),
+            ("http://127.0.0.1:8000/v1", true),
+            ("http://127.1.2.3", true),
+            ("http://[::1]:9", true),
+            ("http://10.0.0.7:8000", false),
+            ("https://localhost.example.com", false),
+        ] {
+            assert_eq!(Address::parse(url).expect(url).is_here(), is_here, "{url}");
         }
     }
 }

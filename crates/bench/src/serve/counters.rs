@@ -29,6 +29,7 @@ const KV_SHARE: [&str; 3] =
 const PREEMPTIONS: [&str; 2] = ["pelton_num_preemptions_total", "vllm:num_preemptions_total"];
 const STEP: [&str; 1] = ["pelton_scheduler_step_seconds_total"];
 const PLAN: [&str; 1] = ["pelton_scheduler_plan_seconds_total"];
+const MASK: [&str; 1] = ["pelton_scheduler_mask_seconds_total"];
 /// Requests and seconds of a phase, of Pelton and of vLLM.
 type PhaseNames = [[&'static str; 2]; 2];
 const QUEUE: PhaseNames = phase_names!("queue");
@@ -40,7 +41,7 @@ const FEWEST_LOOKS: usize = 3;
 
 /// Every series that is looked at.
 fn is_used(name: &str) -> bool {
-    let single: [&[&str]; 6] = [&RUNNING, &WAITING, &KV_SHARE, &PREEMPTIONS, &STEP, &PLAN];
+    let single: [&[&str]; 7] = [&RUNNING, &WAITING, &KV_SHARE, &PREEMPTIONS, &STEP, &PLAN, &MASK];
     single.into_iter().chain(phases()).any(|names| names.contains(&name))
 }
 
@@ -124,6 +125,8 @@ pub struct Counters {
     pub step_s: Option<f64>,
     /// Part of it in the scheduler.
     pub plan_s: Option<f64>,
+    /// Part of it in which steps waited for masks of grammars and schemas.
+    pub mask_s: Option<f64>,
     /// From the arrival to the first step.
     pub queue: Option<Phase>,
     /// From there to the first token.
@@ -160,6 +163,7 @@ impl Counters {
             preemptions: grown(&PREEMPTIONS),
             step_s: grown(&STEP),
             plan_s: grown(&PLAN),
+            mask_s: grown(&MASK),
             queue: phase(&QUEUE),
             prefill: phase(&PREFILL),
             decode: phase(&DECODE),
@@ -203,12 +207,14 @@ mod tests {
         let at = |steps: f64, running: f64| {
             Series::read(&format!(
                 "pelton_scheduler_step_seconds_total{{model_name=\"m\"}} {steps}\n\
+                 pelton_scheduler_mask_seconds_total{{model_name=\"m\"}} {steps}\n\
                  pelton_num_requests_running{{model_name=\"m\"}} {running}\n\
                  vllm:request_queue_time_seconds_sum 3\nvllm:request_queue_time_seconds_count 2\n"
             ))
         };
         let found = Counters::new(&Series::default(), &[at(1.0, 2.0), at(2.0, 4.0)], &at(5.0, 0.0));
         assert_eq!((found.step_s, found.mean_running), (Some(5.0), Some(3.0)));
+        assert_eq!((found.mask_s, found.plan_s), (Some(5.0), None));
         assert_eq!((found.most_running, found.n_looks), (Some(4.0), 2));
         assert_eq!(found.queue.and_then(Phase::mean_s), Some(1.5));
         assert_eq!((found.prefill, found.most_kv_share), (None, None));

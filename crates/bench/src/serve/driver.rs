@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pelton_base::Slo;
@@ -18,6 +19,7 @@ use super::probe::{self, Metrics, ServerSeconds};
 use super::prompt::{prompt, words};
 use super::report::{Failures, Histograms, Processor, ServeReport, Trouble};
 use super::requests::Requests;
+use super::texts::{Text, Texts};
 use crate::pace::{self, Following, Pace};
 use crate::{Progress, Result};
 
@@ -58,6 +60,8 @@ pub struct Config {
     /// Number of the first request, from which the words of prompts follow: runs with other numbers
     /// have other prompts.
     pub first_number: u64,
+    /// Texts to ask about in place of common words; their numbers are those of the requests.
+    pub texts: Option<Arc<Texts>>,
     /// Fields that every body gets beside the usual ones, such as `response_format`.
     pub extra: Map<String, Value>,
     /// Whether the counters of the server are looked at during the run, five times a second.
@@ -189,9 +193,15 @@ impl pace::Served for Driver {
     fn begin(&mut self, request: &TraceRequest) -> Result<Option<Following<Ended>>> {
         let number = self.ledger.n_offered;
         self.ledger.n_offered += 1;
-        let (route, body) = self.body(request, number);
+        let number = self.config.first_number + number;
+        let mut request = *request;
+        if let Some(text) = self.config.texts.as_ref().map(|texts| texts.get(number)) {
+            request.n_prompt = text.n_words;
+            request.n_output = text.max_tokens.unwrap_or(request.n_output);
+        }
+        let (route, body) = self.body(&request, number);
         let times = (self.started, self.config.timeout);
-        Ok(Some(Box::pin(follow(self.client.clone(), route, body, *request, times))))
+        Ok(Some(Box::pin(follow(self.client.clone(), route, body, request, times))))
     }
 
     fn end(&mut self, ended: Ended) {
@@ -226,8 +236,6 @@ impl pace::Served for Driver {
 impl Driver {
     /// The route and the body of a request.
     fn body(&self, request: &TraceRequest, number: u64) -> (&'static str, String) {
-        let number = self.config.first_number + number;
-        let text = prompt(request, number, &self.words);
         let mut body = json!({
             "model": self.model,
             "max_tokens": request.n_output,
@@ -243,15 +251,16 @@ impl Driver {
         if request.priority != 0 {
             body["priority"] = json!(request.priority);
         }
-        let route = match self.config.endpoint {
-            Endpoint::Completions => {
-                body["prompt"] = json!(text);
-                "/v1/completions"
+        let endpoint = self.config.endpoint;
+        match &self.config.texts {
+            Some(texts) => texts.get(number).put(endpoint, &mut body),
+            None => {
+                Text::of_prompt(prompt(request, number, &self.words), None).put(endpoint, &mut body)
             }
-            Endpoint::Chat => {
-                body["messages"] = json!([{"role": "user", "content": text}]);
-                "/v1/chat/completions"
-            }
+        }
+        let route = match endpoint {
+            Endpoint::Completions => "/v1/completions",
+            Endpoint::Chat => "/v1/chat/completions",
         };
         (route, body.to_string())
     }

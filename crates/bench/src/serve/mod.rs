@@ -14,7 +14,7 @@
 //! Prompts are words, not tokens, because the server's vocabulary is unknown: a prompt of N tokens of
 //! the trace is N common English words, each of which most vocabularies know as one token. Lengths in
 //! the report are those that the server counts. Prompts that share a prefix in the trace share their
-//! first words.
+//! first words. Prompts may come from a file instead ([`Texts`]).
 //!
 //! [`Pace::Clock`]: crate::Pace::Clock
 
@@ -28,6 +28,7 @@ mod probe;
 mod prompt;
 mod report;
 mod requests;
+mod texts;
 mod tls;
 mod vllm;
 
@@ -36,4 +37,5 @@ pub use counters::{Counters, Phase};
 pub use driver::{Bench, Config, Endpoint};
 pub use report::{Failures, Processor, ServeReport};
 pub use requests::{Requests, Steadiness, Steady};
+pub use texts::Texts;
 pub use vllm::Traffic;

@@ -56,6 +56,13 @@ pub struct Processor {
     pub server_model_s: Option<f64>,
 }
 
+impl Processor {
+    /// Used by the whole server.
+    pub fn server_s(&self) -> Option<f64> {
+        Some(self.server_serving_s? + self.server_model_s?)
+    }
+}
+
 /// The report on a server.
 #[derive(Clone, Debug, Serialize)]
 pub struct ServeReport {

@@ -5,6 +5,7 @@
 //! | the client sent late, or used up a processor | client |
 //! | KV blocks ran out (90 % in use while requests wait, or too few for one more request like those that run), or requests were preempted | KV memory |
 //! | a quarter of the time of steps went to the scheduler | scheduler |
+//! | a quarter of the time of steps went to waiting for masks of grammars | grammar |
 //! | whenever requests wait, as many run as ever, and there are blocks for more | running requests |
 //! | steps for less than 70 % of the time while requests waited for their first one | queue |
 //! | steps all the time, and a prompt takes longer than its share of generation | compute |
@@ -30,6 +31,8 @@ const FULL: f64 = 0.9;
 const FLAT: f64 = 0.8;
 /// Share of the time of steps that a scheduler may take.
 const PLAN_SHARE: f64 = 0.25;
+/// Share of the time of steps that masks of grammars may take.
+const MASK_SHARE: f64 = 0.25;
 /// Share of the time with a step from which a server is busy.
 const BUSY: f64 = 0.7;
 
@@ -43,6 +46,8 @@ pub enum Cause {
     KvMemory,
     /// The scheduler between steps.
     Scheduler,
+    /// Masks of grammars and schemas, for which steps wait.
+    Grammar,
     /// The most requests that run at once, while there is memory for more.
     RunningRequests,
     /// Requests wait although the machine is free.
@@ -64,6 +69,7 @@ impl Cause {
             Self::Client => "client",
             Self::KvMemory => "KV memory",
             Self::Scheduler => "scheduler",
+            Self::Grammar => "grammar",
             Self::RunningRequests => "running requests",
             Self::Queue => "queue",
             Self::Compute => "compute",
@@ -96,6 +102,7 @@ impl Finding {
         let Some(counters) = &heavy.counters else { return from_outside(light, heavy) };
         memory(counters)
             .or_else(|| scheduler(counters))
+            .or_else(|| grammar(counters))
             .or_else(|| running(counters))
             .or_else(|| queue(heavy, counters))
             .or_else(|| busy(light, heavy, counters))
@@ -158,6 +165,17 @@ fn scheduler(counters: &Counters) -> Option<Finding> {
     (share >= PLAN_SHARE).then(|| {
         let evidence = format!("{:.0} % of the time of steps is the scheduler's", 100.0 * share);
         Finding::of(Cause::Scheduler, [evidence])
+    })
+}
+
+fn grammar(counters: &Counters) -> Option<Finding> {
+    let share = counters.mask_s? / counters.step_s.filter(|seconds| *seconds > 0.0)?;
+    (share >= MASK_SHARE).then(|| {
+        let evidence = [
+            format!("{:.0} % of the time of steps went to waiting for masks", 100.0 * share),
+            "`pelton bench grammar` measures those of a schema".to_owned(),
+        ];
+        Finding::of(Cause::Grammar, evidence)
     })
 }
 
@@ -233,6 +251,7 @@ mod tests {
             preemptions: Some(0.0),
             step_s: Some(step_s),
             plan_s: Some(0.01 * step_s),
+            mask_s: Some(0.02 * step_s),
             queue: phase(100.0),
             prefill: phase(50.0),
             decode: phase(500.0),
@@ -263,6 +282,10 @@ mod tests {
         assert_eq!(found(light(), busy), Cause::Bandwidth);
         let planning = Counters { plan_s: Some(4.0), ..counters(9.5) };
         assert_eq!(found(light(), planning), Cause::Scheduler);
+        let masking = Counters { mask_s: Some(4.0), ..counters(9.5) };
+        assert_eq!(found(light(), masking.clone()), Cause::Grammar);
+        let unknown = Counters { mask_s: None, ..masking };
+        assert_eq!(found(light(), unknown), Cause::Bandwidth);
         // As many run as ever whenever others wait: eight of 30 % of the blocks leave room for more,
         // and one with 60 % leaves none for a second one.
         let flat = Counters { full_share: Some(0.9), ..counters(9.5) };

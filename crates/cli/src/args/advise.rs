@@ -24,8 +24,8 @@ measures it.";
 /// Flags of `pelton plan advise`.
 #[derive(Args, Debug)]
 pub(crate) struct AdviseArgs {
-    /// Folder, config.json, .gguf file or name from `pelton list` [default: PELTON_MODEL, else the
-    /// small model inside the binary]
+    /// Folder, config.json, .gguf file, name from `pelton list` or hub id (owner/name,
+    /// owner/name:Q4_K_M) [default: PELTON_MODEL, else the small model inside the binary]
     model: Option<String>,
     /// Figure to improve [default: that of the scenario]
     #[arg(long, value_name = "GOAL", value_parser = named(Goal::ALL, Goal::name))]

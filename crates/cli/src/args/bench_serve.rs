@@ -3,12 +3,13 @@
 use std::convert::Infallible;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use pelton_base::{Slo, limits};
 use pelton_bench::Pace;
-use pelton_bench::serve::{Address, Config, Endpoint};
+use pelton_bench::serve::{Address, Config, Endpoint, Texts};
 use pelton_sim::trace::Trace;
 use serde_json::{Map, Value, json};
 
@@ -26,6 +27,7 @@ Examples:
   pelton bench serve --workload sharegpt --arrivals ramp --rate 4 -n 1000
   pelton bench serve --trace mooncake_trace.jsonl -n 200 --chat
   pelton bench serve --chat --schema answer.json --vllm-json results.json
+  pelton bench serve --chat --prompts questions.jsonl --lengths 1:128
 
 Requests arrive by the clock at the given rate, whether or not the server keeps up; with
 --concurrency each arrives when another has ended. Times are those of the clients, network included,
@@ -61,6 +63,11 @@ pub(crate) struct RemoteArgs {
     /// Longest time for one request, in seconds
     #[arg(long, value_name = "S", default_value = "600")]
     timeout: NonZeroU32,
+    /// Texts to ask about, one request each and then from the first again: lines of text, objects
+    /// with prompt, messages (with --chat) or conversations, and perhaps max_tokens, or the list of
+    /// ShareGPT; arrivals and lengths of answers are those of the workload
+    #[arg(long, value_name = "FILE", help_heading = "Workload")]
+    prompts: Option<PathBuf>,
     /// JSON schema that each answer must follow; answers may end before their length
     #[arg(long, value_name = "FILE", help_heading = "Workload")]
     schema: Option<PathBuf>,
@@ -78,14 +85,19 @@ impl RemoteArgs {
     /// # Errors
     ///
     /// A value of `--url` that cannot be asked, a file of `--schema` that holds no JSON object.
-    pub(crate) fn config(&self, workload: String, n_requests: u64, pace: Pace) -> Result<Config> {
+    pub(crate) fn config(
+        &self,
+        (workload, texts): (String, Option<&Arc<Texts>>),
+        n_requests: u64,
+        pace: Pace,
+    ) -> Result<Config> {
         let target = |ms: NonZeroU32| Duration::from_millis(u64::from(ms.get()));
         Ok(Config {
             address: Address::parse(&self.url).map_err(bench::failure)?,
             key: self.key.as_ref().map(|key| key.expose().to_owned()),
             ca: self.ca.clone(),
             model: self.model.clone(),
-            endpoint: if self.chat { Endpoint::Chat } else { Endpoint::Completions },
+            endpoint: self.endpoint(),
             n_requests,
             pace,
             default_slo: Slo {
@@ -93,11 +105,34 @@ impl RemoteArgs {
                 tpot: self.tpot_target.map(target),
             },
             timeout: Duration::from_secs(u64::from(self.timeout.get())),
-            workload,
+            workload: match (&self.prompts, texts) {
+                (Some(path), Some(texts)) => {
+                    format!("{workload}, {} texts of {}", texts.n_texts(), path.display())
+                }
+                _ => workload,
+            },
             first_number: 0,
+            texts: texts.cloned(),
             extra: self.schema.as_deref().map(form).transpose()?.unwrap_or_default(),
             looks: false,
         })
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        if self.chat { Endpoint::Chat } else { Endpoint::Completions }
+    }
+
+    /// The texts of `--prompts`.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read or the first line that is wrong; a workload whose prompts repeat
+    /// the questions before them.
+    pub(crate) fn texts(&self, workload: &WorkloadArgs) -> Result<Option<Arc<Texts>>> {
+        let Some(path) = &self.prompts else { return Ok(None) };
+        workload.expect_no_sessions("--prompts")?;
+        let texts = Texts::open(path, self.endpoint()).map_err(bench::failure)?;
+        Ok(Some(Arc::new(texts)))
     }
 
     /// Whether requests have latency targets.
@@ -153,9 +188,9 @@ impl BenchServeArgs {
     /// # Errors
     ///
     /// As of [`RemoteArgs::config`].
-    pub(crate) fn config(&self, trace: &Trace) -> Result<Config> {
+    pub(crate) fn config(&self, trace: &Trace, texts: Option<&Arc<Texts>>) -> Result<Config> {
         let n_requests = self.workload.n_requests(trace);
-        self.server.config(self.workload.describe(trace), n_requests, self.pace())
+        self.server.config((self.workload.describe(trace), texts), n_requests, self.pace())
     }
 
     /// The arrival of requests.

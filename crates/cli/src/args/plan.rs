@@ -15,12 +15,14 @@ pub(super) const HELP_END: &str = "\
 Examples:
   pelton plan Llama-3.1-8B/config.json --hardware h100-sxm --weights bf16 --batch 32 --context 8192
   pelton plan model.gguf --memory 16GiB --batch 4
+  pelton plan Qwen/Qwen3-30B-A3B --hardware rtx-4090 --weights q4_k
   pelton plan ./my-model --hardware rtx-4090 --table --weights bf16,q8_0,q4_k
   pelton plan ./my-model --hardware h200 --ranks 4 --price-per-hour 3.50 --json
   pelton plan advise ./my-model --scenario rag --memory 16GiB --write serve.yaml
 
 Only the configuration is read: a folder with config.json (weights need not be there), the file itself,
-the header of a GGUF file, or a model of `pelton list`. Nothing is downloaded.
+the header of a GGUF file, or a model of `pelton list`. Of another model of the hub, config.json or the
+header of its GGUF file is fetched, and no weights.
 
 Without --hardware the plan is for this machine, as `pelton doctor` measured it. The profiles of other
 machines have the peaks of their datasheets, so their times are bounds that no program is faster than.
@@ -44,8 +46,8 @@ pub(crate) struct PlanArgs {
     /// Another question than the plan of one configuration.
     #[command(subcommand)]
     pub(crate) command: Option<PlanCommand>,
-    /// Folder, config.json, .gguf file or name from `pelton list` [default: PELTON_MODEL, else the
-    /// small model inside the binary]
+    /// Folder, config.json, .gguf file, name from `pelton list` or hub id (owner/name,
+    /// owner/name:Q4_K_M) [default: PELTON_MODEL, else the small model inside the binary]
     #[arg(conflicts_with = "model_flag")]
     model: Option<String>,
     /// The model, spelled as in other commands

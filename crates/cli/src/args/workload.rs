@@ -124,6 +124,19 @@ impl WorkloadArgs {
         Ok(Trace::Workload(workload))
     }
 
+    /// Refuses a flag that replaces prompts where requests wait for the answers of others.
+    ///
+    /// # Errors
+    ///
+    /// Names the flag. A trace from a file is read to see its sessions.
+    pub(crate) fn expect_no_sessions(&self, flag: &str) -> Result<()> {
+        if !self.trace_at(1, None, 0)?.has_sessions() {
+            return Ok(());
+        }
+        let why = format!("`{flag}`: prompts of sessions repeat the questions before them");
+        Err(Failure::new(why).hint("choose a `--workload` or `--trace` without sessions"))
+    }
+
     /// Whether no flag says how many requests are served.
     pub(crate) fn is_unbounded(&self) -> bool {
         self.requests.is_none()

@@ -3,6 +3,7 @@
 use pelton_bench::Pace;
 use pelton_bench::ablate::{Report, Round, Variant};
 use pelton_bench::load::{Config, drive};
+use pelton_bench::record::{NoiseWatch, Worker};
 use pelton_sim::report::{Distribution, Grouping, Report as RunReport};
 use pelton_sim::trace::Trace;
 
@@ -63,7 +64,9 @@ pub(super) fn measure(args: &BenchAblateArgs) -> Result<()> {
         clients: args.clients(),
         grouping: args.workload.grouping(&trace),
     };
+    let noise = NoiseWatch::begin();
     let ended = rounds(&served, args.rounds(), &mut subjects);
+    let noise = noise.end(Worker::OwnOrElsewhere);
     if ended.is_err() && subjects[0].rounds.is_empty() {
         // Nothing was measured that a report could show.
         return ended.map(drop);
@@ -78,7 +81,7 @@ pub(super) fn measure(args: &BenchAblateArgs) -> Result<()> {
     let workload = format!("{}, {} clients", args.workload.describe(&trace), args.clients());
     let mut report = Report::new(name, workload, &alone, &stacked);
     report.interrupted = *ended.as_ref().unwrap_or(&true);
-    let printed = super::finish(&report, Report::render, args.json);
+    let printed = super::finish(&report, Report::render, noise, args.json);
     ended.and(printed)
 }
 

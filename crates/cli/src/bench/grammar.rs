@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pelton_bench::Watch;
 use pelton_bench::grammar::{Config, Report, gather, measure as run, synthetic};
+use pelton_bench::record::{NoiseWatch, Worker};
 
 use crate::args::BenchGrammarArgs;
 use crate::failure::{Failure, Result};
@@ -33,10 +34,12 @@ pub(super) fn measure(args: &BenchGrammarArgs) -> Result<()> {
     eprintln!("measuring {} schemas on {name}", schemas.len());
     let bar = progress::steps(0);
     let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| super::show(&bar, at) };
+    let noise = NoiseWatch::begin();
     let report = run(&name, &Arc::new(tokenizer), &schemas, &config, watch);
+    let noise = noise.end(Worker::OwnOrElsewhere);
     bar.finish_and_clear();
     let report = report.map_err(super::failure)?;
     let stuck = report.stuck();
-    let finished = super::finish(&report, Report::render, args.json);
+    let finished = super::finish(&report, Report::render, noise, args.json);
     stuck.map_or(finished, |message| Err(Failure::internal(message)))
 }

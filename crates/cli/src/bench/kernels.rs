@@ -5,6 +5,7 @@ use std::io::{Result as IoResult, Stdout, Write};
 use indicatif::ProgressBar;
 use pelton_bench::Watch;
 use pelton_bench::kernels::{Config, measure};
+use pelton_bench::record::{NoiseWatch, Worker};
 
 use crate::args::BenchKernelsArgs;
 use crate::failure::Result;
@@ -26,11 +27,13 @@ pub(super) fn run(args: &BenchKernelsArgs) -> Result<()> {
     let mut table = BesideBar { bar: &bar, stdout: std::io::stdout() };
     let mut nowhere = std::io::sink();
     let out: &mut dyn Write = if args.json { &mut nowhere } else { &mut table };
+    let noise = NoiseWatch::begin();
     let report = measure(&config, watch, out);
+    let noise = noise.end(Worker::OwnOrElsewhere);
     bar.finish_and_clear();
     let report = report.map_err(super::failure)?;
     // The table is complete already.
-    super::finish(&report, |_| String::new(), args.json)
+    super::finish(&report, |_| String::new(), noise, args.json)
 }
 
 /// Standard output while a bar is on the screen.

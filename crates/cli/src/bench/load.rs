@@ -1,7 +1,7 @@
 //! `pelton bench load`; see [`pelton_bench::load`].
 
 use pelton_bench::load::{Config, drive};
-use pelton_bench::record::Driven;
+use pelton_bench::record::{Driven, NoiseWatch, Worker};
 use pelton_bench::{Pace, bytes};
 use pelton_llm::LlmInfo;
 use pelton_sim::report::Served;
@@ -35,6 +35,7 @@ pub(super) fn load(args: &BenchLoadArgs) -> Result<()> {
         .build()
         .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
     let bar = progress::steps(usize::try_from(config.n_requests).unwrap_or(0));
+    let noise = NoiseWatch::begin();
     let run = runtime.block_on(async {
         let mut interrupts = Interrupts::listen()?;
         eprintln!("serving {}", workload.describe(&trace));
@@ -42,11 +43,12 @@ pub(super) fn load(args: &BenchLoadArgs) -> Result<()> {
         let run = drive(&llm, &trace, &config, interrupts.next(), &progress);
         run.await.map_err(super::failure)
     })?;
+    let noise = noise.end(Worker::OwnOrElsewhere);
     bar.finish_and_clear();
     let mut served = Served::new(workload.describe(&trace), describe(llm.info()));
     served.add(llm.info().name.clone(), &run.ledger, workload.grouping(&trace));
     served.interrupted = run.is_interrupted;
-    super::finish(&Driven(&served), |report| report.0.render(), args.json)
+    super::finish(&Driven(&served), |report| report.0.render(), noise, args.json)
 }
 
 /// The serving engine in words.

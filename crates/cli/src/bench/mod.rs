@@ -19,7 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use indicatif::ProgressBar;
 use pelton_bench::page::page;
 use pelton_bench::profile::{StepProfile, chrome_trace};
-use pelton_bench::record::{Record, Recorded, Reported};
+use pelton_bench::record::{Noise, Record, Recorded, Reported};
 use pelton_bench::{BenchError, Progress};
 use serde::Serialize;
 
@@ -87,7 +87,8 @@ pub(crate) fn show(bar: &ProgressBar, at: Progress<'_>) {
     bar.set_message(at.label.to_owned());
 }
 
-/// Prints the report of a benchmark: in the common format of all, or as it renders itself.
+/// Prints the report of a benchmark, in the common format of all or as it renders itself, and what
+/// else ran meanwhile.
 ///
 /// # Errors
 ///
@@ -95,19 +96,23 @@ pub(crate) fn show(bar: &ProgressBar, at: Progress<'_>) {
 pub(crate) fn finish<R: Reported>(
     report: &R,
     render: fn(&R) -> String,
+    noise: Option<Noise>,
     as_json: bool,
 ) -> Result<()> {
-    let is_interrupted = report.is_interrupted();
-    if !as_json {
-        return print(report, render, false, is_interrupted);
-    }
-    print(&record(report), |_| String::new(), true, is_interrupted)
+    let text = match as_json {
+        true => serde_json::to_string(&record(report, noise))? + "\n",
+        false => {
+            let noise = noise.map(|noise| format!("the run was in {}\n", noise.words()));
+            render(report) + &noise.unwrap_or_default()
+        }
+    };
+    write(&text, report.is_interrupted())
 }
 
 /// A report with the machine and the command.
-fn record<R: Reported>(report: &R) -> Record<'_, R> {
+fn record<R: Reported>(report: &R, noise: Option<Noise>) -> Record<'_, R> {
     let command = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    Record::new(report, doctor::machine(), command, now_s())
+    Record::new(report, (doctor::machine(), noise), command, now_s())
 }
 
 /// Writes the page of one report.
@@ -115,8 +120,8 @@ fn record<R: Reported>(report: &R) -> Record<'_, R> {
 /// # Errors
 ///
 /// A page that cannot be drawn or written.
-pub(crate) fn write_page<R: Reported>(report: &R, file: &Path) -> Result<()> {
-    let text = serde_json::to_string(&record(report))?;
+pub(crate) fn write_page<R: Reported>(report: &R, noise: Option<Noise>, file: &Path) -> Result<()> {
+    let text = serde_json::to_string(&record(report, noise))?;
     let recorded = Recorded::parse(R::KIND, &text).map_err(|error| Failure::of(&error))?;
     let name = format!("pelton {}", env!("CARGO_PKG_VERSION"));
     let page = page(&[(name, recorded)]).map_err(failure)?;
@@ -140,6 +145,11 @@ pub(crate) fn print<R: Serialize>(
     is_interrupted: bool,
 ) -> Result<()> {
     let text = if as_json { serde_json::to_string(report)? + "\n" } else { render(report) };
+    write(&text, is_interrupted)
+}
+
+/// Writes to standard output.
+fn write(text: &str, is_interrupted: bool) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
     written.map_err(|error| Failure::stdout(&error))?;

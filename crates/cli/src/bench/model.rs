@@ -2,6 +2,7 @@
 
 use pelton_bench::Watch;
 use pelton_bench::model::{Config, Loaded, Plan, Report};
+use pelton_bench::record::{NoiseWatch, Worker};
 
 use crate::args::BenchModelArgs;
 use crate::failure::{Failure, Result};
@@ -38,8 +39,10 @@ pub(super) fn measure(args: &BenchModelArgs) -> Result<()> {
     };
     let stop = StopFlag::listen()?;
     let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| eprintln!("{}", at.label) };
+    let noise = NoiseWatch::begin();
     let report = pelton_bench::model::measure(loaded, &plan, watch).map_err(super::failure)?;
+    let noise = noise.end(Worker::OwnOrElsewhere);
     let report = report.ok_or_else(Failure::interrupted)?;
     let written = super::write_profile(args.profile.as_deref(), &report.profiles);
-    super::finish(&report, Report::render, args.json).and(written)
+    super::finish(&report, Report::render, noise, args.json).and(written)
 }

@@ -3,6 +3,7 @@
 use pelton_bench::Watch;
 use pelton_bench::model::Loaded;
 use pelton_bench::offline::{Plan, Report};
+use pelton_bench::record::{NoiseWatch, Worker};
 
 use crate::args::BenchOfflineArgs;
 use crate::failure::{Failure, Result};
@@ -30,9 +31,11 @@ pub(super) fn measure(args: &BenchOfflineArgs) -> Result<()> {
     };
     let stop = StopFlag::listen()?;
     let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| eprintln!("{}", at.label) };
+    let noise = NoiseWatch::begin();
     let report = pelton_bench::offline::measure(loaded, plan, watch).map_err(super::failure)?;
+    let noise = noise.end(Worker::OwnOrElsewhere);
     let mut report = report.ok_or_else(Failure::interrupted)?;
     report.peak_bytes = memory::peak_bytes();
     let written = super::write_profile(args.profile.as_deref(), &report.profiles);
-    super::finish(&report, Report::render, args.json).and(written)
+    super::finish(&report, Report::render, noise, args.json).and(written)
 }

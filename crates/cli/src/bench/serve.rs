@@ -1,5 +1,6 @@
 //! `pelton bench serve`; see [`pelton_bench::serve`].
 
+use pelton_bench::record::{NoiseWatch, Worker};
 use pelton_bench::serve::{Bench, ServeReport, Traffic};
 
 use crate::args::BenchServeArgs;
@@ -7,7 +8,7 @@ use crate::failure::Result;
 use crate::interrupt::Interrupts;
 use crate::progress;
 
-/// Requests that are sent when no flag says how many.
+/// Requests that are sent when neither a flag nor a file of prompts says how many.
 const DEFAULT_REQUESTS: u64 = 64;
 
 /// Runs the command.
@@ -17,8 +18,10 @@ const DEFAULT_REQUESTS: u64 = 64;
 /// A server that does not answer, a trace that is wrong, Ctrl-C. Failed requests alone are no error:
 /// the report names them.
 pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
-    let trace = args.workload.trace(DEFAULT_REQUESTS)?;
-    let config = args.config(&trace)?;
+    let texts = args.server.texts(&args.workload)?;
+    let n_default = texts.as_ref().map_or(DEFAULT_REQUESTS, |texts| texts.n_texts());
+    let trace = args.workload.trace(n_default)?;
+    let config = args.config(&trace, texts.as_ref())?;
     let grouping = args.workload.grouping(&trace);
     let traffic = Traffic {
         pace: args.pace(),
@@ -27,6 +30,7 @@ pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
         has_targets: args.server.has_targets(),
     };
     let bar = progress::steps(usize::try_from(config.n_requests).unwrap_or(0));
+    let (noise, is_here) = (NoiseWatch::begin(), config.address.is_here());
     let run = async || {
         let mut interrupts = Interrupts::listen()?;
         let sending = format!("sending {} to {}", config.workload, config.address);
@@ -37,13 +41,22 @@ pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
         run.await.map_err(super::failure)
     };
     let report = super::generate(run)?;
+    let noise = noise.end(worker(is_here, &report));
     bar.finish_and_clear();
     let written = args.vllm_json.as_ref().map_or(Ok(()), |path| {
         let file = report.vllm(&date(), traffic);
         super::reports::write(path, &(serde_json::to_string_pretty(&file)? + "\n"))
     });
     // The run is printed, whatever became of the file.
-    super::finish(&report, ServeReport::render, args.json).and(written)
+    super::finish(&report, ServeReport::render, noise, args.json).and(written)
+}
+
+/// The program that did the work of a run.
+pub(super) fn worker(is_here: bool, run: &ServeReport) -> Worker {
+    match is_here {
+        true => Worker::Here(run.processor.server_s()),
+        false => Worker::OwnOrElsewhere,
+    }
 }
 
 /// This moment as `20261123-071500`.

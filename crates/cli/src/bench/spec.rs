@@ -2,6 +2,7 @@
 
 use pelton_base::SamplingParams;
 use pelton_bench::Watch;
+use pelton_bench::record::{NoiseWatch, Worker};
 use pelton_bench::spec::{Config, Report, gather};
 
 use crate::args::BenchSpecArgs;
@@ -38,10 +39,12 @@ pub(super) fn measure(args: &BenchSpecArgs) -> Result<()> {
     eprintln!("comparing {}, {} rounds", config.names().join(", "), config.rounds);
     let bar = progress::steps(0);
     let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| super::show(&bar, at) };
+    let noise = NoiseWatch::begin();
     let report = pelton_bench::spec::measure(&llm, &config, &texts, watch);
+    let noise = noise.end(Worker::OwnOrElsewhere);
     bar.finish_and_clear();
     let report = report.map_err(super::failure)?;
     let differing = report.differing();
-    let finished = super::finish(&report, Report::render, args.json);
+    let finished = super::finish(&report, Report::render, noise, args.json);
     differing.map_or(finished, |message| Err(Failure::internal(message)))
 }

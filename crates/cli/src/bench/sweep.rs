@@ -1,10 +1,14 @@
 //! `pelton bench sweep`; see [`pelton_bench::sweep`].
 
+use std::sync::Arc;
+
 use indicatif::ProgressBar;
-use pelton_bench::serve::{Bench, ServeReport};
+use pelton_bench::record::{NoiseWatch, Worker};
+use pelton_bench::serve::{Bench, ServeReport, Texts};
 use pelton_bench::sweep::{Load, Point, Report};
 use pelton_bench::{Pace, Progress};
 
+use super::serve::worker;
 use crate::args::BenchSweepArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupts;
@@ -24,9 +28,16 @@ struct Swept {
     points: Vec<Point>,
     workload: String,
     server: String,
+    /// Requests of the loads before, as many texts of a file that are used up.
+    n_requests: u64,
+    /// The program that did the work until now.
+    worker: Option<Worker>,
     /// The error that ended it.
     failure: Option<Failure>,
 }
+
+/// The flags, and the texts of `--prompts`.
+type Subject<'a> = (&'a BenchSweepArgs, Option<&'a Arc<Texts>>);
 
 /// Runs the command.
 ///
@@ -37,9 +48,13 @@ struct Swept {
 pub(super) fn measure(args: &BenchSweepArgs) -> Result<()> {
     let loads = args.loads();
     let bar = progress::steps(0);
-    let swept = super::generate(async || all(args, &loads, &bar).await)?;
+    let texts = args.server.texts(&args.workload)?;
+    let noise = NoiseWatch::begin();
+    let swept = super::generate(async || all((args, texts.as_ref()), &loads, &bar).await)?;
     bar.finish_and_clear();
-    let Swept { points, workload, server, failure } = swept;
+    let Swept { points, workload, server, failure, worker, .. } = swept;
+    // Without an answer of a server nothing is known of its time.
+    let noise = worker.and_then(|worker| noise.end(worker));
     let is_interrupted = points.len() < loads.len();
     let failure = match failure {
         // Nothing was measured that a report could show.
@@ -48,16 +63,16 @@ pub(super) fn measure(args: &BenchSweepArgs) -> Result<()> {
     };
     let mut report = Report::new(workload, server, points);
     report.interrupted = is_interrupted;
-    let printed = super::finish(&report, Report::render, args.json);
+    let printed = super::finish(&report, Report::render, noise, args.json);
     failure.map_or(printed, Err)
 }
 
 /// The points until Ctrl-C or an error, the workload and the server in words.
-async fn all(args: &BenchSweepArgs, loads: &[Load], bar: &ProgressBar) -> Result<Swept> {
+async fn all(subject: Subject<'_>, loads: &[Load], bar: &ProgressBar) -> Result<Swept> {
     let mut interrupts = Interrupts::listen()?;
     let mut swept = Swept::default();
     for (place, &load) in (0_u64..).zip(loads) {
-        match one(args, (place, load), &mut swept, (&mut interrupts, bar)).await {
+        match one(subject, (place, load), &mut swept, (&mut interrupts, bar)).await {
             Ok(Some(point)) => swept.points.push(point),
             Ok(None) => break,
             Err(failure) => {
@@ -71,7 +86,7 @@ async fn all(args: &BenchSweepArgs, loads: &[Load], bar: &ProgressBar) -> Result
 
 /// One load; `None` when Ctrl-C came before its end.
 async fn one(
-    args: &BenchSweepArgs,
+    (args, texts): Subject<'_>,
     (place, load): (u64, Load),
     swept: &mut Swept,
     (interrupts, bar): (&mut Interrupts, &ProgressBar),
@@ -90,17 +105,26 @@ async fn one(
         _ => u64::MAX,
     });
     let words = args.workload.describe(&trace);
-    let mut config = args.server.config(words.clone(), n_requests, pace)?;
-    config.first_number = place * NUMBERS;
+    let mut config = args.server.config((words, texts), n_requests, pace)?;
+    let words = config.workload.clone();
+    config.first_number = if texts.is_some() { swept.n_requests } else { place * NUMBERS };
+    swept.n_requests += n_requests;
     config.looks = true;
     if swept.points.is_empty() {
         swept.workload = words;
         swept.server = config.address.to_string();
     }
+    let is_here = config.address.is_here();
     let bench = Bench::connect(config).await.map_err(super::failure)?;
     eprintln!("{}: {n_requests} requests", load.name());
     let progress = |at: Progress<'_>| super::show(bar, at);
     let run = bench.run((&trace, args.workload.grouping(&trace)), interrupts.next(), &progress);
     let run: ServeReport = run.await.map_err(super::failure)?;
+    swept.worker = Some(match (swept.worker, worker(is_here, &run)) {
+        (Some(Worker::Here(before)), Worker::Here(now)) => {
+            Worker::Here(before.zip(now).map(|(before, now)| before + now))
+        }
+        (_, worker) => worker,
+    });
     Ok((!run.served.interrupted).then(|| Point::new(load, &run)))
 }

@@ -168,6 +168,7 @@ mod tests {
             read_bytes_per_s,
             int8_ops_per_s: 1e11,
             bf16_ops_per_s: None,
+            f16_ops_per_s: None,
             f32_ops_per_s: 1e10,
         });
         Baseline {

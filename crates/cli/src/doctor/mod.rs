@@ -90,6 +90,7 @@ pub(crate) fn machine() -> Machine {
                 read_bytes_per_s: read_bandwidth,
                 f32_ops_per_s: peaks.f32,
                 bf16_ops_per_s: peaks.bf16,
+                f16_ops_per_s: peaks.f16,
                 int8_ops_per_s: peaks.int8,
             }
         }),
@@ -181,6 +182,7 @@ fn entry(facts: &Facts, measured: &Measured) -> Result<Entry> {
         peaks: Peaks {
             f32: team.f32_ops_per_s,
             bf16: team.bf16_ops_per_s,
+            f16: team.f16_ops_per_s,
             int8: Some(team.int8_ops_per_s),
             ..Peaks::default()
         },
@@ -270,15 +272,18 @@ fn giga(x: f64) -> String {
 
 /// A line for each number of threads.
 fn render_ceilings(ceilings: &[ThreadCeilings]) -> String {
-    let mut text = "threads   read GB/s   int8 GOP/s   bf16 GOP/s    f32 GOP/s\n".to_owned();
+    let mut text =
+        "threads   read GB/s   int8 GOP/s   bf16 GOP/s    f16 GOP/s    f32 GOP/s\n".to_owned();
+    let any = |ceiling: Option<f64>| ceiling.map_or_else(|| "-".to_owned(), giga);
     for reading in ceilings {
         let _ = writeln!(
             text,
-            "{:>7} {:>11} {:>12} {:>12} {:>12}",
+            "{:>7} {:>11} {:>12} {:>12} {:>12} {:>12}",
             reading.threads,
             giga(reading.read_bytes_per_s),
             giga(reading.int8_ops_per_s),
-            reading.bf16_ops_per_s.map_or_else(|| "-".to_owned(), giga),
+            any(reading.bf16_ops_per_s),
+            any(reading.f16_ops_per_s),
             giga(reading.f32_ops_per_s),
         );
     }

@@ -3,6 +3,7 @@
 use pelton_bench::Watch;
 use pelton_bench::quality::Config;
 use pelton_bench::quality::ab::{Report, measure};
+use pelton_bench::record::{NoiseWatch, Worker};
 
 use super::{Named, context, read};
 use crate::args::EvalAbArgs;
@@ -40,14 +41,16 @@ pub(super) fn compare(args: &EvalAbArgs) -> Result<()> {
     let bar = progress::steps(0);
     let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| bench::show(&bar, at) };
     let both = [&mut subject_a, &mut subject_b];
+    let noise = NoiseWatch::begin();
     let report = measure(both, &tokens, (&config, answers, args.bounds()), watch);
+    let noise = noise.end(Worker::OwnOrElsewhere);
     bar.finish_and_clear();
     let report = report.map_err(|error| at_text(bench::failure(error)))?;
     let report = report.ok_or_else(Failure::interrupted)?;
     if let Some(file) = &args.html {
-        bench::write_page(&report, file)?;
+        bench::write_page(&report, noise, file)?;
     }
-    bench::finish(&report, Report::render, args.json)?;
+    bench::finish(&report, Report::render, noise, args.json)?;
     let exceeded = report.gates.iter().filter(|gate| !gate.passed).map(|gate| {
         let (figure, unit) = (gate.figure, gate.unit);
         format!("{figure} is {:.6} {unit}, above `{} {}`", gate.value, gate.flag, gate.bound)

@@ -17,6 +17,7 @@ use pelton_sim::report::Grouping;
 use pelton_sim::trace::{Trace, TraceFile};
 use serde::Serialize;
 
+use super::excludes::Exclusions;
 use super::recorded::Recorded;
 use super::subject::Subject as Planned;
 use crate::args::{AdviseArgs, plain_with, quoted};
@@ -46,6 +47,8 @@ struct Report {
     scenario: Scenario,
     #[serde(flatten)]
     advice: Advice,
+    /// Techniques that no server has together.
+    excludes: Exclusions,
     /// With `--measure`, the measured gain of each step on top of those before; null for weights,
     /// and for steps that were not reached.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,6 +114,7 @@ pub(super) fn advise(args: &AdviseArgs) -> Result<()> {
         is_measured: !hardware.products.is_empty(),
         scenario,
         advice,
+        excludes: Exclusions::find(),
         measured,
         interrupted: ended.is_err(),
     };
@@ -279,6 +283,7 @@ impl Report {
         if advice.reliefs.is_empty() && advice.checks.iter().any(|check| !check.holds) {
             put(&mut text, "would do   no single change of memory, quality or length");
         }
+        text.push_str(&self.excludes.render());
         for (at, Phase { change, measure }) in advice.phases.iter().enumerate() {
             put(&mut text, &format!("phase {at:<4} {change}; measure {measure}"));
         }

@@ -1,6 +1,7 @@
 //! `pelton plan`: what a model takes and how fast it can be, before its weights are there.
 
 mod advise;
+mod excludes;
 mod recorded;
 mod render;
 mod subject;

@@ -1,7 +1,11 @@
 //! The model of a plan: its outline, and how its weights lie in files where they are there.
 
-use std::path::Path;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
+use pelton_llm::hub::{Description, GgufHead, Hub, HubConfig, HubError, HubId};
+use pelton_llm::stores::StoredModel;
 use pelton_llm::{LocalModel, ModelRef, stores};
 use pelton_model::{Inspection, KvDtype, ModelFiles, ModelOutline, inspect};
 use pelton_plan::Stored;
@@ -18,15 +22,19 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Finds a model on this machine and reads its configuration, or the header of its file.
+    /// Finds a model on this machine, else on the hub, and reads its configuration, or the header
+    /// of its file.
     ///
     /// # Errors
     ///
-    /// A model that is not on this machine, or that the configuration does not describe.
+    /// A model that is nowhere, or that the configuration does not describe.
     pub(super) fn open(name: Option<&str>) -> Result<Self> {
         let reference = model::reference(name)?;
         let place = match &reference {
-            ModelRef::Hub(_) => in_cache(name.unwrap_or_default())?,
+            ModelRef::Hub(id) => match in_cache(name.unwrap_or_default()) {
+                Some(path) => LocalModel::Path(path),
+                None => return Self::of_hub(id),
+            },
             ModelRef::Path(path) => LocalModel::Path(path.clone()),
             other => model::resolve(other)?,
         };
@@ -34,6 +42,23 @@ impl Subject {
         match &place {
             LocalModel::Path(path) if is_config(path) => Self::of_config(name, path),
             _ => Self::of_files(name, &place.open()?),
+        }
+    }
+
+    /// Asks the hub for the description of a model, and for none of its weights.
+    fn of_hub(id: &HubId) -> Result<Self> {
+        let name = id.to_string();
+        match Hub::new(HubConfig::from_env()).describe(id).map_err(refused)? {
+            Description::Config(path) => {
+                Ok(Self { name, outline: ModelOutline::of_config(&path)?, stored: None })
+            }
+            Description::Whole(path) => Self::of_files(name, &ModelFiles::open(&path)?),
+            Description::Headers(heads) => {
+                let (_hollow, files) = Hollow::open(&heads)?;
+                let mut subject = Self::of_files(name, &files)?;
+                subject.outline.path = PathBuf::from(&heads[0].file);
+                Ok(subject)
+            }
         }
     }
 
@@ -62,20 +87,60 @@ fn is_config(path: &Path) -> bool {
 }
 
 /// A model of the hub that was downloaded.
-fn in_cache(name: &str) -> Result<LocalModel> {
-    let all = stores::list();
+fn in_cache(name: &str) -> Option<PathBuf> {
     let is_same = |known: &str| {
         known.eq_ignore_ascii_case(name)
             || known.strip_prefix(name).is_some_and(|rest| rest.starts_with([':', '@']))
     };
-    match all.into_iter().find(|model| !model.is_partial && is_same(&model.name)) {
-        Some(model) => Ok(LocalModel::Path(model.path)),
-        None => {
-            let hint = format!(
-                "a plan needs its config.json alone: give the path of that file, or `pelton pull {name}`"
-            );
-            Err(Failure::new(format!("`{name}` is not on this machine")).hint(hint))
+    let is_there = |model: &StoredModel| !model.is_partial && is_same(&model.name);
+    stores::list().into_iter().find(is_there).map(|model| model.path)
+}
+
+/// The failure of a description that cannot be had.
+fn refused(error: HubError) -> Failure {
+    let is_offline = matches!(error, HubError::Offline { .. });
+    let failure = Failure::from(error);
+    if !is_offline {
+        return failure;
+    }
+    failure.hint(
+        "a plan needs its config.json or the header of its GGUF file: without HF_HUB_OFFLINE it is \
+         fetched, and the path of such a file will do",
+    )
+}
+
+/// A folder of files that are as long as those of a model and have holes in place of the weights;
+/// it vanishes with this value.
+struct Hollow(PathBuf);
+
+impl Hollow {
+    /// Writes the beginnings of files and opens them as a model whose weights nothing may read.
+    fn open(heads: &[GgufHead]) -> Result<(Self, ModelFiles)> {
+        let folder = std::env::temp_dir().join(format!("pelton-plan-{}", std::process::id()));
+        let failed = |error: std::io::Error| {
+            Failure::internal(format!("cannot write {}: {error}", folder.display()))
+        };
+        // A folder that is there already may belong to another user.
+        std::fs::create_dir(&folder).map_err(failed)?;
+        let hollow = Self(folder.clone());
+        for head in heads {
+            let write = || {
+                let mut file = File::create_new(folder.join(&head.file))?;
+                file.write_all(&head.start)?;
+                file.set_len(head.n_bytes)
+            };
+            write().map_err(failed)?;
         }
+        let first = heads.first().ok_or_else(|| Failure::internal("a model without files"))?;
+        let files = ModelFiles::open(&folder.join(&first.file))?;
+        Ok((hollow, files))
+    }
+}
+
+impl Drop for Hollow {
+    fn drop(&mut self) {
+        // The system removes what is left of temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

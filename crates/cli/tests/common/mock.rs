@@ -30,6 +30,8 @@ pub(crate) struct Delays {
     /// A request by its number from 1, with which a pause begins in which none is admitted, and the
     /// milliseconds of the pause.
     pub(crate) pause: Option<(usize, u64)>,
+    /// Part of `token_ms` in which a step waits for masks of grammars.
+    pub(crate) mask_ms: u64,
     /// Status that every request is answered with; 200 for an answer.
     pub(crate) status: u16,
 }
@@ -44,6 +46,7 @@ impl Default for Delays {
             blocks: 1_000,
             gate_ms: 0,
             pause: None,
+            mask_ms: 0,
             status: 200,
         }
     }
@@ -63,6 +66,8 @@ impl Phase {
 struct State {
     /// Requests that came.
     arrived: usize,
+    /// Their bodies.
+    bodies: Vec<Value>,
     paused_until: Option<Instant>,
     waiting: usize,
     running: usize,
@@ -116,6 +121,11 @@ impl Mock {
             sleep(Duration::from_millis(1));
         }
     }
+
+    /// The bodies of the requests until now, in order of arrival.
+    pub(crate) fn bodies(&self) -> Vec<Value> {
+        self.shared.state.lock().expect("no panic").bodies.clone()
+    }
 }
 
 impl Shared {
@@ -147,6 +157,7 @@ impl Shared {
                 _ => {
                     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
                     let n_tokens = body["max_tokens"].as_u64().unwrap_or(1);
+                    self.state.lock().expect("no panic").bodies.push(body);
                     self.answer(&mut stream, n_tokens)?;
                 }
             }
@@ -233,10 +244,12 @@ impl Shared {
              pelton_kv_cache_usage_ratio{{model_name=\"mock\"}} {usage}\n\
              pelton_num_preemptions_total{{model_name=\"mock\"}} 0\n\
              pelton_scheduler_step_seconds_total{{model_name=\"mock\"}} {}\n\
-             pelton_scheduler_plan_seconds_total{{model_name=\"mock\"}} 0\n",
+             pelton_scheduler_plan_seconds_total{{model_name=\"mock\"}} 0\n\
+             pelton_scheduler_mask_seconds_total{{model_name=\"mock\"}} {}\n",
             state.running,
             state.waiting,
             busy.as_secs_f64(),
+            busy.as_secs_f64() * self.delays.mask_ms as f64 / self.delays.token_ms.max(1) as f64,
         );
         for (name, Phase(seconds, n)) in
             [("queue", state.queue), ("prefill", state.prefill), ("decode", state.decode)]

@@ -95,6 +95,11 @@ impl MaskThread {
         }
     }
 
+    /// Whether there are rules to wait for or to hand back.
+    pub(super) fn is_used(&self) -> bool {
+        self.is_under_way || !self.jobs.is_empty()
+    }
+
     /// Waits for the masks and hands every rule back, or the panic of its code.
     pub(super) fn collect(&mut self, mut each: impl FnMut(RequestId, Result<Masked, Panicked>)) {
         if self.is_under_way {

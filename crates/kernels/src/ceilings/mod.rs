@@ -1,8 +1,8 @@
 //! Ceilings of this machine: the highest speeds that it reaches, to compare measured speeds with.
 //!
 //! ```text
-//! read bandwidth   all threads stream through memory                          (bandwidth.rs)
-//! int8, bf16, f32  all threads multiply and add in registers alone            (multiply.rs)
+//! read bandwidth        all threads stream through memory                     (bandwidth.rs)
+//! int8, bf16, f16, f32  all threads multiply and add in registers alone       (multiply.rs)
 //!
 //! a ceiling = the best of many passes: other programs only take away from it
 //! ```
@@ -27,6 +27,8 @@ pub(crate) struct Table {
     int8: multiply::Loop,
     /// Asks the CPU first, because no entry of the dispatch table promises these instructions.
     bf16: fn(usize) -> Option<u64>,
+    /// The same.
+    f16: fn(usize) -> Option<u64>,
     f32: multiply::Loop,
 }
 
@@ -34,6 +36,7 @@ pub(crate) static SCALAR: Table = Table {
     sum: bandwidth::sum_scalar,
     int8: multiply::int8_scalar,
     bf16: |_| None,
+    f16: |_| None,
     f32: multiply::f32_scalar,
 };
 #[cfg(target_arch = "x86_64")]
@@ -41,6 +44,7 @@ pub(crate) static AVX2: Table = Table {
     sum: bandwidth::sum_avx2,
     int8: multiply::x86::int8_avx2,
     bf16: |_| None,
+    f16: |_| None,
     f32: multiply::x86::f32_avx2,
 };
 #[cfg(target_arch = "x86_64")]
@@ -50,6 +54,7 @@ pub(crate) static AVX512VNNI: Table = Table {
     sum: bandwidth::sum_avx512,
     int8: multiply::x86::int8_avx512vnni,
     bf16: multiply::x86::bf16_if_any,
+    f16: multiply::x86::f16_if_any,
     f32: multiply::x86::f32_avx512,
 };
 #[cfg(target_arch = "x86_64")]
@@ -57,7 +62,7 @@ pub(crate) static AMX: Table =
     Table { int8: multiply::x86::int8_tiles, bf16: multiply::x86::bf16_tiles, ..AVX512VNNI };
 #[cfg(target_arch = "x86_64")]
 pub(crate) static AVX512: Table =
-    Table { int8: multiply::x86::int8_avx512, bf16: |_| None, ..AVX512VNNI };
+    Table { int8: multiply::x86::int8_avx512, bf16: |_| None, f16: |_| None, ..AVX512VNNI };
 
 /// The ceilings of one team with one instruction set.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,6 +76,9 @@ pub struct Ceilings {
     /// bfloat16 multiply-adds into f32, operations per second; `None` where the CPU or the
     /// instruction set in use has no such instruction.
     pub bf16: Option<f64>,
+    /// IEEE half-precision multiply-adds into half precision, operations per second; `None` as for
+    /// bfloat16.
+    pub f16: Option<f64>,
     /// f32 multiply-adds, operations per second.
     pub f32: f64,
 }
@@ -97,12 +105,13 @@ impl Ceilings {
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         assert_eq!(self.n_threads, other.n_threads, "invariant: two readings of one team");
-        let bf16 = self.bf16.zip(other.bf16).map(|(a, b)| a.max(b));
+        let max = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a.max(b)).or(a).or(b);
         Self {
             n_threads: self.n_threads,
             read_bandwidth: self.read_bandwidth.max(other.read_bandwidth),
             int8: self.int8.max(other.int8),
-            bf16: bf16.or(self.bf16).or(other.bf16),
+            bf16: max(self.bf16, other.bf16),
+            f16: max(self.f16, other.f16),
             f32: self.f32.max(other.f32),
         }
     }
@@ -124,7 +133,7 @@ impl Cpu {
     /// Half of the time goes to reading `n_bytes` of memory (at least 16 MiB;
     /// [`beyond_caches_bytes`](crate::beyond_caches_bytes) is enough), the rest to the multipliers.
     pub fn measure_ceilings(&self, n_bytes: usize, seconds: f64) -> Ceilings {
-        let share = seconds / 6.0;
+        let share = seconds / 8.0;
         let table = self.kernels.ceilings;
         // SAFETY: `self.kernels` is supported by this CPU.
         let int8 = |n_steps| Some(unsafe { (table.int8)(n_steps) });
@@ -134,6 +143,7 @@ impl Cpu {
             n_threads: self.team.n_threads(),
             int8: self.measure_rate(int8, share).expect("invariant: every CPU multiplies integers"),
             bf16: self.measure_rate(table.bf16, share),
+            f16: self.measure_rate(table.f16, share),
             f32: self.measure_rate(f32, share).expect("invariant: every CPU multiplies floats"),
             read_bandwidth: self.measure_read_bandwidth(n_bytes, seconds / 2.0),
         }
@@ -149,11 +159,21 @@ mod tests {
         for kernels in Kernels::available() {
             let ceilings = Cpu::with(kernels, 2).measure_ceilings(0, 0.0);
             assert_eq!(ceilings.n_threads, 2);
-            for speed in
-                [ceilings.read_bandwidth, ceilings.int8, ceilings.bf16.unwrap_or(1.0), ceilings.f32]
-            {
+            let Ceilings { read_bandwidth, int8, bf16, f16, f32, .. } = ceilings;
+            for speed in [read_bandwidth, int8, bf16.unwrap_or(1.0), f16.unwrap_or(1.0), f32] {
                 assert!(speed.is_finite() && speed > 0.0, "{}: {ceilings:?}", kernels.name);
             }
+        }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn half_precision_has_a_ceiling_where_the_cpu_and_the_instruction_set_in_use_have_it() {
+        let has_f16 = is_x86_feature_detected!("avx512fp16");
+        for kernels in Kernels::available() {
+            let is_for_it = ["avx512vnni", "amx"].contains(&kernels.name);
+            let measured = (kernels.ceilings.f16)(3);
+            assert_eq!(measured, (has_f16 && is_for_it).then_some(3 * 16 * 64), "{}", kernels.name);
         }
     }
 
@@ -175,10 +195,17 @@ mod tests {
             read_bandwidth: read,
             int8,
             bf16,
+            f16: bf16.map(|bf16| bf16 / 2.0),
             f32: read + int8,
         });
-        let expected =
-            Ceilings { n_threads: 2, read_bandwidth: 2.0, int8: 8.0, bf16: Some(3.0), f32: 9.0 };
+        let expected = Ceilings {
+            n_threads: 2,
+            read_bandwidth: 2.0,
+            int8: 8.0,
+            bf16: Some(3.0),
+            f16: Some(1.5),
+            f32: 9.0,
+        };
         assert_eq!(a.max(b), expected);
         assert_eq!(b.max(a), expected);
     }

@@ -45,10 +45,19 @@ pub struct Hub {
 }
 
 /// A snapshot that is being filled.
-struct Snapshot<'a> {
-    id: &'a HubId,
-    cache: &'a RepoCache,
-    commit: &'a str,
+pub(super) struct Snapshot<'a> {
+    pub(super) id: &'a HubId,
+    pub(super) cache: &'a RepoCache,
+    pub(super) commit: &'a str,
+}
+
+impl Snapshot<'_> {
+    /// Refuses a model of several files that lacks one.
+    pub(super) fn expect_listed(&self, parts: &[String], files: &[String]) -> Result<(), HubError> {
+        let Some(missing) = parts.iter().find(|part| !files.contains(part)) else { return Ok(()) };
+        let why = format!("{missing}, a part of the model, is not there");
+        Err(HubError::NoModel { id: self.id.to_string(), why })
+    }
 }
 
 /// A file that is not in its snapshot yet.
@@ -95,7 +104,7 @@ impl Hub {
         if self.config.offline || (is_commit(&id.revision) && self.cached(id, &cache).is_ok()) {
             return self.cached(id, &cache);
         }
-        let listing = match self.listing_with_notice(id) {
+        let (commit, files) = match self.commit_and_files(id) {
             Ok(listing) => listing,
             Err(error @ HubError::Network { .. }) => {
                 let Ok(path) = self.cached(id, &cache) else { return Err(error) };
@@ -104,15 +113,11 @@ impl Hub {
             }
             Err(error) => return Err(error),
         };
-        let files: Vec<String> = listing.siblings.into_iter().map(|s| s.rfilename).collect();
-        let snapshot = Snapshot { id, cache: &cache, commit: &listing.sha };
-        let folder = cache.snapshot(&listing.sha);
+        let snapshot = Snapshot { id, cache: &cache, commit: &commit };
+        let folder = cache.snapshot(&commit);
         let path = match select(id, &files)? {
             Wanted::Gguf(parts) => {
-                if let Some(missing) = parts.iter().find(|part| !files.contains(part)) {
-                    let why = format!("{missing}, a part of the model, is not there");
-                    return Err(HubError::NoModel { id: id.to_string(), why });
-                }
+                snapshot.expect_listed(&parts, &files)?;
                 self.fetch(&snapshot, &parts, progress)?;
                 folder.join(&parts[0])
             }
@@ -127,12 +132,12 @@ impl Hub {
                 folder
             }
         };
-        cache.write_ref(&id.revision, &listing.sha)?;
+        cache.write_ref(&id.revision, &commit)?;
         Ok(path)
     }
 
     /// The answer from the cache alone.
-    fn cached(&self, id: &HubId, cache: &RepoCache) -> Result<PathBuf, HubError> {
+    pub(super) fn cached(&self, id: &HubId, cache: &RepoCache) -> Result<PathBuf, HubError> {
         let offline = |missing: Option<&str>| HubError::Offline {
             id: id.to_string(),
             cache: self.config.cache.clone(),
@@ -176,8 +181,9 @@ impl Hub {
         }
     }
 
-    /// The listing; says what is being waited for where it takes long.
-    fn listing_with_notice(&self, id: &HubId) -> Result<Listing, HubError> {
+    /// The commit that an id stands for and the names of its files; says what is being waited for
+    /// where it takes long.
+    pub(super) fn commit_and_files(&self, id: &HubId) -> Result<(String, Vec<String>), HubError> {
         let (done, waiting) = channel::<()>();
         let endpoint = self.config.endpoint.clone();
         // Without a thread there is no notice, and nothing else is lost.
@@ -190,7 +196,8 @@ impl Hub {
         });
         let listing = self.listing(id);
         drop(done);
-        listing
+        let Listing { sha, siblings } = listing?;
+        Ok((sha, siblings.into_iter().map(|sibling| sibling.rfilename).collect()))
     }
 
     fn listing(&self, id: &HubId) -> Result<Listing, HubError> {
@@ -227,7 +234,7 @@ impl Hub {
     }
 
     /// Asks the hub for the tag and size of a file.
-    fn announced(&self, url: &str) -> Result<Announced, HubError> {
+    pub(super) fn announced(&self, url: &str) -> Result<Announced, HubError> {
         let protocol = |why: String| HubError::Protocol { url: url.to_owned(), why };
         let mut at = url.to_owned();
         for _ in 0..=REDIRECTS {
@@ -266,7 +273,7 @@ impl Hub {
     }
 
     /// Fetches those of the files that are not in the snapshot yet.
-    fn fetch(
+    pub(super) fn fetch(
         &self,
         snapshot: &Snapshot<'_>,
         files: &[String],
@@ -326,18 +333,23 @@ impl Hub {
         snapshot: &Snapshot<'_>,
         file: &'a str,
     ) -> Result<Option<Missing<'a>>, HubError> {
-        let Snapshot { id, cache, commit } = *snapshot;
+        let url = self.address(snapshot, file)?;
+        if snapshot.cache.snapshot(snapshot.commit).join(file).is_file() {
+            return Ok(None);
+        }
+        let announced = self.announced(&url)?;
+        Ok(Some(Missing { file, url, announced }))
+    }
+
+    /// The address of a file.
+    pub(super) fn address(&self, snapshot: &Snapshot<'_>, file: &str) -> Result<String, HubError> {
+        let Snapshot { id, commit, .. } = *snapshot;
         if !is_safe_path(file) {
             let why = format!("the hub lists a file named {file:?}, which is no file name");
             return Err(HubError::NoModel { id: id.to_string(), why });
         }
-        if cache.snapshot(commit).join(file).is_file() {
-            return Ok(None);
-        }
         let (endpoint, path) = (&self.config.endpoint, http::encode_path(file));
-        let url = format!("{endpoint}/{}/resolve/{commit}/{path}", id.repo);
-        let announced = self.announced(&url)?;
-        Ok(Some(Missing { file, url, announced }))
+        Ok(format!("{endpoint}/{}/resolve/{commit}/{path}", id.repo))
     }
 }
 

@@ -25,6 +25,7 @@
 
 mod blob;
 mod cache;
+mod describe;
 mod error;
 mod fetch;
 mod http;
@@ -40,6 +41,7 @@ use pelton_base::limits;
 use pelton_tensor::read_limited_text;
 
 pub(crate) use cache::{RepoCache, repositories};
+pub use describe::{Description, GgufHead};
 pub use error::HubError;
 pub use fetch::{Hub, HubProgress};
 pub use id::HubId;

@@ -97,6 +97,11 @@ const TIMES: &[Series<Duration>] = &[
     ("scheduler_step_seconds", "Time spent in steps of the engine", |m| m.step_time),
     ("scheduler_plan_seconds", "Time of the scheduler in steps of the engine", |m| m.schedule_time),
     ("scheduler_execute_seconds", "Time of the model in steps of the engine", |m| m.execute_time),
+    (
+        "scheduler_mask_seconds",
+        "Time in which steps of the engine waited for masks of grammars and schemas",
+        |m| m.mask_time,
+    ),
     ("spec_draft_seconds", "Time spent on drafting", |m| Duration::from_nanos(m.spec.draft_ns)),
 ];
 

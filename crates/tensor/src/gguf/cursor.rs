@@ -13,12 +13,24 @@ pub(crate) struct Cursor<'a> {
     file: &'a Path,
     bytes: &'a [u8],
     at: usize,
+    /// Whether a field needed bytes after the last one.
+    ran_out: bool,
 }
 
 impl<'a> Cursor<'a> {
     /// Starts at the front of `bytes`; bytes beyond the limit on headers cannot be read.
     pub(crate) fn new(file: &'a Path, bytes: &'a [u8]) -> Self {
-        Self { file, bytes: &bytes[..bytes.len().min(limits::GGUF_HEADER_BYTES)], at: 0 }
+        Self {
+            file,
+            bytes: &bytes[..bytes.len().min(limits::GGUF_HEADER_BYTES)],
+            at: 0,
+            ran_out: false,
+        }
+    }
+
+    /// Whether a field was refused because the bytes end, so that more bytes might hold it.
+    pub(crate) fn ran_out(&self) -> bool {
+        self.ran_out && self.bytes.len() < limits::GGUF_HEADER_BYTES
     }
 
     /// Bytes read so far.
@@ -34,6 +46,7 @@ impl<'a> Cursor<'a> {
     /// The next `n_bytes` bytes, which belong to `field`.
     pub(crate) fn take(&mut self, n_bytes: usize, field: &str) -> Result<&'a [u8]> {
         let Some(taken) = self.bytes[self.at..].get(..n_bytes) else {
+            self.ran_out = true;
             let limit = limits::GGUF_HEADER_BYTES;
             let got = if self.bytes.len() == limit {
                 format!("a header of more than {limit} bytes")
@@ -62,6 +75,7 @@ impl<'a> Cursor<'a> {
     pub(crate) fn count(&mut self, field: &str, min_bytes: usize, limit: usize) -> Result<usize> {
         let count = self.u64(field)?;
         let held = self.remaining() / min_bytes;
+        self.ran_out |= count > held as u64 && count <= limit as u64;
         usize::try_from(count).ok().filter(|&count| count <= held.min(limit)).ok_or_else(|| {
             let expected = if limit <= held {
                 format!("at most {limit}")

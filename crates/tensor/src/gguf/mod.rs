@@ -82,6 +82,20 @@ impl Gguf {
         Self { metadata, catalog: Catalog { files: vec![mapped], entries } }
     }
 
+    /// Whether the header of a file ends within its first bytes, `start`.
+    ///
+    /// # Errors
+    ///
+    /// A header that no further bytes make right; `file` names it.
+    pub fn has_whole_header(file: &Path, start: &[u8]) -> Result<bool> {
+        let mut cursor = Cursor::new(file, start);
+        match Fields::read(file, &mut cursor) {
+            Ok(_) => Ok(true),
+            Err(_) if cursor.ran_out() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Every metadata entry.
     pub fn metadata(&self) -> &BTreeMap<String, GgufValue> {
         &self.metadata
@@ -112,12 +126,16 @@ struct Header {
     entries: BTreeMap<String, Entry>,
 }
 
-impl Header {
-    /// Reads and checks the header of a file that is to be number `file_idx`.
-    fn read(mapped: &MappedFile, file_idx: usize) -> Result<Self> {
-        let file = mapped.path();
-        let mut cursor = Cursor::new(file, mapped.bytes());
-        read_version(file, &mut cursor)?;
+/// The fields of a header, before its tensors have a place.
+struct Fields {
+    metadata: BTreeMap<String, GgufValue>,
+    records: Vec<Record>,
+    alignment: usize,
+}
+
+impl Fields {
+    fn read(file: &Path, cursor: &mut Cursor<'_>) -> Result<Self> {
+        read_version(file, cursor)?;
         // The smallest tensor record has an empty name and no dimension, the smallest metadata
         // entry an empty key and one byte.
         let n_tensors = cursor.count("tensor count", 8 + 4 + 4 + 8, limits::FILE_TENSORS)?;
@@ -137,8 +155,18 @@ impl Header {
 
         let mut records = Vec::new();
         for idx in 0..n_tensors {
-            records.push(read_record(file, &mut cursor, idx, n_tensors)?);
+            records.push(read_record(file, cursor, idx, n_tensors)?);
         }
+        Ok(Self { metadata, records, alignment })
+    }
+}
+
+impl Header {
+    /// Reads and checks the header of a file that is to be number `file_idx`.
+    fn read(mapped: &MappedFile, file_idx: usize) -> Result<Self> {
+        let file = mapped.path();
+        let mut cursor = Cursor::new(file, mapped.bytes());
+        let Fields { metadata, records, alignment } = Fields::read(file, &mut cursor)?;
         // A file without tensors may end before the padding does.
         let data_start = cursor.position().next_multiple_of(alignment).min(mapped.bytes().len());
         let mut entries = place(file, records, data_start, mapped.bytes().len(), alignment)?;
