@@ -98,6 +98,8 @@ def divergence(model, teacher, ids):
 def unlearn(model, speller, tokenizer, data, args):
     """The steps; `model` ends as their result."""
     rng, teacher = np.random.default_rng(1), frozen(model)
+    if args.like:
+        teacher.load_state_dict(gguf_file.weights(args.like))
     finder, source = Finder(tokenizer, speller, rng, args.floor), train.batches(data, rng, 4, 256)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate, betas=(0.9, 0.95), weight_decay=0.0)
     started = time.time()
@@ -124,6 +126,8 @@ def main():
     p.add_argument("--out", type=pathlib.Path, required=True)
     p.add_argument("--from", dest="start", type=pathlib.Path, metavar="FILE.gguf",
                    help="begin from the weights of this file instead of the state of the training")
+    p.add_argument("--like", type=pathlib.Path, metavar="FILE.gguf",
+                   help="keep the distribution of this file instead of the one that the steps begin with")
     p.add_argument("--steps", type=int, default=200)
     p.add_argument("--rate", type=float, default=3e-4)
     p.add_argument("--keep", type=float, default=20.0, help="weight of the divergence beside the words")
