@@ -29,7 +29,7 @@ def test_a_callback_changes_logits_in_place_or_returns_others(llm):
 
     answers = []
     for processor in (in_place, other):
-        params = SamplingParams(temperature=0, logits_processors=[processor])
+        params = SamplingParams(temperature=0, ignore_eos=True, logits_processors=[processor])
         answers.append(llm.generate(PROMPT, params)[0].outputs[0].token_ids)
     assert answers[0] == answers[1] != plain
     assert all(token % 2 == 0 for token in answers[0])
