@@ -246,7 +246,7 @@ fn a_model_of_the_hub_is_planned_without_its_weights() {
     let advice = ["plan", "advise", "org/name", "--hardware", "h100-sxm", "--json"];
     assert_eq!(home.run(&advice).json()["model"], "org/name");
 
-    // What was fetched is there without the hub; what was not is refused in one line.
+    // A fetched file is there without the hub; any other is refused in one line.
     let offline = |name: &str| {
         let args = ["plan", name, "--hardware", "h100-sxm"];
         outcome(&home.command(&args).env("HF_HUB_OFFLINE", "1").output().expect("it starts"))

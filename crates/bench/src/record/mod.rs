@@ -63,7 +63,7 @@ pub struct Header {
     pub interrupted: bool,
     /// The machine of the program.
     pub machine: Machine,
-    /// What else ran there meanwhile; absent where that is not known, and in older reports.
+    /// Other work on the machine meanwhile; absent where that is not known, and in older reports.
     #[serde(default)]
     pub noise: Option<Noise>,
 }

@@ -33,7 +33,7 @@ const EXPECTED: &str = "expected an object with `prompt` (a text), `messages` (a
                         `role` and `content`) or `conversations` (a list of objects with `from` and \
                         `value`), and perhaps `max_tokens` (a number from 1)";
 
-/// What a request asks.
+/// The content of a request.
 #[derive(Clone, Debug, PartialEq)]
 enum About {
     /// A text.

@@ -39,7 +39,7 @@ pub(super) struct Exclusion {
     reason: String,
 }
 
-/// What excludes what.
+/// The pairs that exclude each other, and all that were tried.
 #[derive(Debug, Serialize)]
 pub(super) struct Exclusions {
     /// Every technique that was tried with every other one.
