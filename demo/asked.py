@@ -26,10 +26,9 @@ ASK = ("What is the largest city in {x}?", "Which rivers flow through {x}?", "Wh
        "Compute {n} divided by {m}.", "Write an essay on {t}.", "Fix the bug in my program.", "Which is heavier, {t} or lead?",
        "How many days are in a year?", "What's the fastest animal?", "Recommend a good film.", "What does {t} mean?",
        "Who won the World Cup in 2014?", "Show me how to use {t}.", "What is the boiling point of water?")
-THINGS = ("lighthouse", "bell", "pony", "cave", "violin", "lantern", "well", "merchant", "thief", "hunter", "parrot", "nurse",
-          "clock", "cottage", "raven", "shepherd", "beggar", "donkey", "statue", "necklace")
+THINGS = ("penguin", "iceberg", "submarine", "accordion", "pineapple", "scorpion", "cactus", "giraffe", "locomotive")
 PLACES = ("Portugal", "Chicago", "Poland", "Australia", "Denmark", "Peru")
-TOPICS = ("a transistor", "a tractor", "glass", "inflation", "a compiler", "yeast", "a bicycle", "rhetoric")
+TOPICS = ("a transistor", "a tractor", "glass", "inflation", "a compiler", "yeast", "a saxophone", "rhetoric")
 
 
 def answer(address: str, model: str, question: str, seed: int) -> str:
@@ -59,10 +58,10 @@ def owns_up(address: str, model: str, seed: int, forms=chats.ASK, places=chats.P
 
 KINDS = (
     ("stories that name what was asked for", names_its_thing),
-    ("the same, asked for in words and things that the model never learned from",
+    ("the same, of things and in words of which no chat of the training holds any",
      functools.partial(names_its_thing, forms=TELL, things=THINGS)),
     ("questions about the world that are answered by not knowing", owns_up),
-    ("the same, of words that the model never learned from",
+    ("the same, in words of which no chat of the training holds any",
      functools.partial(owns_up, forms=ASK, places=PLACES, things=TOPICS)),
 )
 
