@@ -293,7 +293,7 @@ fn a_full_disk_and_ctrl_c_leave_nothing_behind() {
 fn every_format_is_written_runs_and_loses_what_its_bits_say() {
     let world = World::new();
     // The most that it may lose, in nats per token; measured, and half as much again.
-    let formats: [(&str, &[&str], f64); 10] = [
+    let formats: [(&str, &[&str], f64); 13] = [
         ("fp8", &["--method", "fp8"], 0.016),
         ("fp8-block", &["--method", "fp8", "--group", "128"], 0.025),
         ("fp8-e5m2", &["--method", "fp8", "--fp8-type", "e5m2"], 0.1),
@@ -304,6 +304,9 @@ fn every_format_is_written_runs_and_loses_what_its_bits_say() {
         ("mxfp4", &["--method", "mxfp4"], 0.18),
         ("nvfp4", &["--method", "nvfp4"], 0.13),
         ("hqq", &["--method", "hqq", "--group", "32"], 0.07),
+        ("quip", &["--method", "quip"], 1.0),
+        ("quip-3", &["--method", "quip", "--bits", "3"], 1.0),
+        ("quip-4", &["--method", "quip", "--bits", "4"], 1.0),
     ];
     let words = |name: &str| {
         let inspected = pelton(&["inspect", &world.path(name)]);
@@ -350,6 +353,7 @@ fn every_format_is_written_runs_and_loses_what_its_bits_say() {
     assert!(words("fp8-block").contains("blocks of 128 x 128"), "{}", words("fp8-block"));
     assert!(words("nf4").contains("4-bit floats"), "{}", words("nf4"));
     assert!(words("hqq").contains("HQQ"), "{}", words("hqq"));
+    assert!(words("quip-3").contains("QuIP#"), "{}", words("quip-3"));
 }
 
 #[test]

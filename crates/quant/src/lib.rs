@@ -19,6 +19,7 @@ mod error;
 mod fit;
 mod formats;
 mod packing;
+mod quip;
 pub mod solve;
 
 pub use error::{QuantError, Result};

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use pelton_quant::checkpoint::{
     Scheme, WrittenTensor, awq_tensors, fp4_tensors, fp8_tensors, gptq_tensors, gptq_v2_tensors,
-    hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors,
+    hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors, quip_tensors,
 };
-use pelton_quant::solve::{Grid, Weights, fp4, fp8, hqq, int8, nf4, rtn};
+use pelton_quant::solve::{Grid, Weights, fp4, fp8, hqq, int8, nf4, quip, rtn};
 use pelton_tensor::{MappedFile, TensorSource, TensorView};
 use serde_json::{Value, json};
 
@@ -141,6 +141,48 @@ fn floats_and_bytes(weights: Weights<'_>, cases: &mut Vec<Case>) {
     }
 }
 
+/// The weights that a reader computes.
+fn read_back(
+    name: &str,
+    config: &Value,
+    tensors: Vec<WrittenTensor>,
+    shape: [usize; 2],
+) -> Vec<f32> {
+    let named = |tensor: WrittenTensor| (format!("m.{}", tensor.suffix), tensor);
+    let source = Tensors(tensors.into_iter().map(named).collect());
+    let scheme = Scheme::parse(config).expect(name);
+    let found = scheme.find(&source, "m", shape).expect(name).expect(name);
+    found.dequantize().expect(name)
+}
+
+#[test]
+fn vectors_of_lattices_read_back_to_the_bits_that_their_solver_promised() {
+    // Widths whose transforms have factors, and those that have none.
+    for (shape, bits) in [([64, 128], 2), ([96, 192], 2), ([48, 64], 3), ([32, 320], 4)] {
+        let [n, k] = shape;
+        let values = values(n, k);
+        let solved = quip::solve(Weights { shape, values: &values }, bits, None, 1).expect("solves");
+        let codebook = ["E8P12", "E8P12RVQ3B", "E8P12RVQ4B"][bits - 2];
+        let config = json!({ "quant_method": "quip", "codebook": codebook });
+        let tensors = quip_tensors(&solved);
+        let n_bits: usize = tensors.iter().map(|tensor| 8 * tensor.data.len()).sum();
+        let n_signs = 16 * (n + k) + 32 + 64;
+        assert_eq!(n_bits, bits * n * k + n_signs);
+        let read = read_back(codebook, &config, tensors, shape);
+        assert!(read == solved.weights(), "{codebook}: the reader computes other weights");
+        let squares = |values: &[f32]| values.iter().map(|x| x * x).sum::<f32>();
+        let apart: Vec<f32> = values.iter().zip(&read).map(|(a, b)| a - b).collect();
+        let error = squares(&apart) / squares(&values);
+        assert!(error < [0.12, 0.05, 0.01][bits - 2], "{codebook}: {error}");
+        assert!(read[k..2 * k].iter().all(|w| *w == 0.0), "an output of zeros stays one");
+    }
+    let values = vec![0.0; 16 * 64];
+    let weights = Weights { shape: [16, 64], values: &values };
+    let solved = quip::solve(weights, 2, None, 1).expect("solves");
+    let config = json!({ "quant_method": "quip", "codebook": "E8P12" });
+    assert_eq!(read_back("zeros", &config, quip_tensors(&solved), [16, 64]), values);
+}
+
 #[test]
 fn every_layout_reads_back_to_the_bits_that_its_solver_promised() {
     let shape = [64, 128];
@@ -151,11 +193,7 @@ fn every_layout_reads_back_to_the_bits_that_its_solver_promised() {
     floats_and_bytes(weights, &mut cases);
     assert!(cases.len() >= 25, "{} layouts", cases.len());
     for Case { name, config, tensors, weights, bound } in cases {
-        let named = |tensor: WrittenTensor| (format!("m.{}", tensor.suffix), tensor);
-        let source = Tensors(tensors.into_iter().map(named).collect());
-        let scheme = Scheme::parse(&config).expect(&name);
-        let found = scheme.find(&source, "m", shape).expect(&name).expect(&name);
-        let read = found.dequantize().expect(&name);
+        let read = read_back(&name, &config, tensors, shape);
         assert!(read == weights, "{name}: the reader computes other weights");
         for (row, (own, found)) in values.chunks(128).zip(read.chunks(128)).enumerate() {
             let largest = own.iter().fold(0.0_f32, |most, w| most.max(w.abs()));
@@ -167,9 +205,9 @@ fn every_layout_reads_back_to_the_bits_that_its_solver_promised() {
 
 #[test]
 fn weights_that_are_no_numbers_are_refused_by_every_solver() {
-    let mut values = values(8, 64);
+    let mut values = values(16, 64);
     values[64 * 3 + 9] = f32::INFINITY;
-    let weights = Weights { shape: [8, 64], values: &values };
+    let weights = Weights { shape: [16, 64], values: &values };
     let grid = Grid { bits: 4, group: Some(32), symmetric: true };
     let errors = [
         rtn::solve(weights, &grid, 1).err(),
@@ -178,6 +216,7 @@ fn weights_that_are_no_numbers_are_refused_by_every_solver() {
         int8::solve(weights, 1).err(),
         nf4::solve(weights, 64, 1).err(),
         fp4::solve(weights, fp4::Kind::Nv, 1).err(),
+        quip::solve(weights, 2, None, 1).err(),
     ];
     for error in errors {
         let error = error.expect("refused").to_string();

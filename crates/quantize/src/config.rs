@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pelton_quant::solve::{Grid, fp8};
+use pelton_quant::solve::{Grid, fp8, quip};
 use serde_json::{Value, json};
 
 use crate::{Method, Options};
@@ -52,6 +52,14 @@ impl Options {
             Method::Nvfp4 => {
                 let weights = weights("float", 4, "tensor_group", json!(16));
                 compressed("nvfp4-pack-quantized", &weights, None, &head)
+            }
+            Method::Quip => {
+                let (name, version) = quip::codebook(self.grid.bits);
+                json!({
+                    "quant_method": "quip", "codebook": name, "codebook_version": version,
+                    "lora_rank": 0, "rescale_WH": false, "fused": false,
+                    "modules_to_not_convert": head,
+                })
             }
             Method::LlmInt8 | Method::Nf4 => self.bitsandbytes_config(&head),
             Method::Hqq => json!({

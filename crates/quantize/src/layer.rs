@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use pelton_model::{LayerMatrix, LayerShape, ModelFiles, Reads};
 use pelton_quant::checkpoint::Written;
-use pelton_quant::solve::{self, Grid, Hessian, Weights, awq, gptq, output_error};
+use pelton_quant::solve::{self, Grid, Hessian, Weights, awq, gptq, output_error, quip};
 
 use crate::calibrate::Hessians;
 use crate::config::Bits;
@@ -163,7 +163,7 @@ fn solve_matrix(
     };
     match options.method {
         Method::Gptq => {
-            let factor = factor(factors, reads, hessian, options.gptq)?;
+            let factor = factor(factors, reads, || gptq::Factor::new(hessian, options.gptq))?;
             let solved = gptq::solve(weights, &grid, factor, work.n_threads);
             Ok(in_words(solved?, options))
         }
@@ -175,7 +175,10 @@ fn solve_matrix(
         method if method.compensates() => {
             // Where a row has one scale, the order of its inputs costs nothing.
             let own = gptq::Options { act_order: grid.group.is_none(), ..options.gptq };
-            let factor = factor(factors, reads, hessian, own)?;
+            let factor = factor(factors, reads, || match method {
+                Method::Quip => quip::factor(hessian, own),
+                _ => gptq::Factor::new(hessian, own),
+            })?;
             compensated(weights, options, hessian, factor, work.n_threads)
         }
         _ => rounded(weights, options, &grid, work.n_threads),
@@ -186,12 +189,11 @@ fn solve_matrix(
 fn factor<'a>(
     factors: &'a mut BTreeMap<Reads, gptq::Factor>,
     reads: Reads,
-    hessian: &Hessian,
-    options: gptq::Options,
+    new: impl FnOnce() -> solve::Result<gptq::Factor>,
 ) -> solve::Result<&'a gptq::Factor> {
     if !factors.contains_key(&reads) {
         factors.clear();
-        factors.insert(reads, gptq::Factor::new(hessian, options)?);
+        factors.insert(reads, new()?);
     }
     Ok(&factors[&reads])
 }

@@ -25,11 +25,13 @@ pub enum Method {
     Nvfp4,
     /// Zero points that are not whole.
     Hqq,
+    /// Vectors of a lattice, between two Hadamard transforms.
+    Quip,
 }
 
 impl Method {
     /// Every method.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Rtn,
         Self::Gptq,
         Self::Awq,
@@ -41,6 +43,7 @@ impl Method {
         Self::Mxfp4,
         Self::Nvfp4,
         Self::Hqq,
+        Self::Quip,
     ];
 
     /// Its name on the command line.
@@ -57,6 +60,7 @@ impl Method {
             Self::Mxfp4 => "mxfp4",
             Self::Nvfp4 => "nvfp4",
             Self::Hqq => "hqq",
+            Self::Quip => "quip",
         }
     }
 
@@ -69,6 +73,7 @@ impl Method {
     pub fn bits(self) -> &'static [usize] {
         match self {
             Self::Rtn | Self::Gptq | Self::Hqq => &[4, 2, 3, 8],
+            Self::Quip => &[2, 3, 4],
             Self::Awq | Self::Nf4 | Self::Mxfp4 | Self::Nvfp4 => &[4],
             Self::SmoothQuant | Self::Int8 | Self::LlmInt8 | Self::Fp8 => &[8],
         }
@@ -81,7 +86,7 @@ impl Method {
             Self::Nf4 | Self::Hqq => Some(64),
             Self::Mxfp4 => Some(32),
             Self::Nvfp4 => Some(16),
-            Self::SmoothQuant | Self::Int8 | Self::LlmInt8 | Self::Fp8 => None,
+            Self::SmoothQuant | Self::Int8 | Self::LlmInt8 | Self::Fp8 | Self::Quip => None,
         }
     }
 
@@ -97,8 +102,8 @@ impl Method {
 
     /// Whether errors are made good by later inputs where there is a calibration, beside GPTQ itself.
     pub fn compensates(self) -> bool {
-        use Method::{Fp8, Int8, LlmInt8, Mxfp4, Nvfp4, SmoothQuant};
-        matches!(self, SmoothQuant | Int8 | LlmInt8 | Fp8 | Mxfp4 | Nvfp4)
+        use Method::{Fp8, Int8, LlmInt8, Mxfp4, Nvfp4, Quip, SmoothQuant};
+        matches!(self, SmoothQuant | Int8 | LlmInt8 | Fp8 | Mxfp4 | Nvfp4 | Quip)
     }
 
     /// Whether inputs are scaled before weights are rounded.
@@ -132,7 +137,7 @@ impl Method {
             Self::Fp8 => "`row`, or 128 for blocks of 128 by 128,",
             Self::Mxfp4 => "32",
             Self::Nvfp4 => "16",
-            Self::SmoothQuant | Self::Int8 | Self::LlmInt8 => "`row`",
+            Self::SmoothQuant | Self::Int8 | Self::LlmInt8 | Self::Quip => "`row`",
         }
     }
 
@@ -141,6 +146,7 @@ impl Method {
         match self.bits() {
             [4] => "4",
             [8] => "8",
+            [2, 3, 4] => "2, 3 or 4",
             _ => "2, 3, 4 or 8",
         }
     }

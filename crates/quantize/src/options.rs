@@ -100,6 +100,7 @@ impl Options {
         let name = self.method.name();
         let sharing = match (self.method, group) {
             (Method::Fp8, Some(block)) => format!("blocks of {block} by {block}"),
+            (Method::Quip, _) => "vectors of 8".to_owned(),
             (_, None) => "a scale per output".to_owned(),
             (_, Some(group)) => format!("groups of {group}"),
         };

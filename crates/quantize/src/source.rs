@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use pelton_model::{LayerMatrix, LayerShape, ModelError, ModelFiles, layer_shape};
 use pelton_quant::checkpoint::{fits_awq, fits_gptq, fits_hqq};
 use pelton_quant::dequantize_tensor;
+use pelton_quant::solve::quip;
 use pelton_tensor::DType;
 
 use crate::{Method, Options, QuantizeError, Result};
@@ -102,6 +103,14 @@ fn check(
         return Err(Refused::Shape(format!(
             "expected `--group` to divide its {k} inputs, got {group}"
         )));
+    }
+    if method == Method::Quip && !quip::fits(matrix.shape) {
+        return Err(Refused::Shape(
+            "expected outputs in blocks of 16, inputs in blocks of 64, and both a power of two or \
+             one times 12, 20, 28, 36, 52, 60, 108, 116, 124, 140, 156 or 172: `--keep` leaves a \
+             matrix as it is"
+                .to_owned(),
+        ));
     }
     if !fits(matrix.shape, options) {
         let bits = options.grid.bits;

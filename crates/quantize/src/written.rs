@@ -2,7 +2,7 @@
 
 use pelton_quant::checkpoint::{
     Written, WrittenTensor, awq_tensors, fp4_tensors, fp8_tensors, gptq_tensors, gptq_v2_tensors,
-    hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors,
+    hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors, quip_tensors,
 };
 use pelton_quant::solve::fp4::{self, Fp4};
 use pelton_quant::solve::fp8::{self, Fp8};
@@ -10,6 +10,7 @@ use pelton_quant::solve::gptq::Factor;
 use pelton_quant::solve::hqq::{self, Hqq};
 use pelton_quant::solve::int8::{self, Int8};
 use pelton_quant::solve::nf4::{self, Nf4};
+use pelton_quant::solve::quip::{self, Quip};
 use pelton_quant::solve::{Grid, Hessian, Result, Solved, Weights, rtn};
 
 use crate::{Method, Options};
@@ -49,6 +50,10 @@ pub(crate) fn rounded(
         Method::Hqq => {
             Written::new(hqq::solve(weights, grid, n_threads)?, hqq_tensors, Hqq::weights)
         }
+        Method::Quip => {
+            let solved = quip::solve(weights, grid.bits, None, n_threads)?;
+            Written::new(solved, quip_tensors, Quip::weights)
+        }
     })
 }
 
@@ -75,6 +80,11 @@ pub(crate) fn compensated(
         Method::LlmInt8 => {
             let solved = int8::compensated(weights, factor, n_threads)?;
             Written::new(solved, llm_int8_tensors, Int8::weights)
+        }
+        Method::Quip => {
+            let calibrated = Some((hessian, factor));
+            let solved = quip::solve(weights, options.grid.bits, calibrated, n_threads)?;
+            Written::new(solved, quip_tensors, Quip::weights)
         }
         method => {
             assert!(matches!(method, Method::Int8 | Method::SmoothQuant), "a method of int8 rows");

@@ -31,12 +31,14 @@ Methods:
   mxfp4        4-bit floats with a power of two per 32 inputs
   nvfp4        4-bit floats with an 8-bit float per 16 inputs
   hqq          zero points that are not whole, found without a text
+  quip         2, 3 or 4 bits: eight weights at a time become a vector of a lattice, between two
+               Hadamard transforms
   gguf         a GGUF file with `--type`, and an importance matrix where there is one
-`gptq`, `awq` and `smoothquant` need a text. With one, `int8`, `llm-int8`, `fp8`, `mxfp4` and `nvfp4`
-make errors good as `gptq` does. `rtn` and `gptq` write the layout of GPTQ, `awq` that of
-AWQ's GEMM kernels, `llm-int8` and `nf4` that of bitsandbytes, `hqq` its own, blocks of `fp8` that of
-DeepSeek, and all else compressed-tensors, each with its `quantization_config`. Embeddings, head, norms
-and routers stay as they are.
+`gptq`, `awq` and `smoothquant` need a text. With one, `int8`, `llm-int8`, `fp8`, `mxfp4`, `nvfp4`
+and `quip` make errors good as `gptq` does. `rtn` and `gptq` write the layout of GPTQ, `awq` that of
+AWQ's GEMM kernels, `llm-int8` and `nf4` that of bitsandbytes, `hqq` and `quip` their own, blocks of
+`fp8` that of DeepSeek, and all else compressed-tensors, each with its `quantization_config`.
+Embeddings, head, norms and routers stay as they are.
 
 The calibration text goes through the model layer by layer, in f32: each layer is solved for the output
 of the quantized layers before it. The memory that takes is printed first. Take a text like what the
@@ -58,7 +60,8 @@ pub(crate) struct QuantizeArgs {
     /// How codes are chosen, and in which layout they are written: rtn, gptq, awq and others below
     #[arg(long, value_parser = parse_method)]
     method: Way,
-    /// Bits of a weight: 2, 3, 4 or 8 for rtn, gptq and hqq [default: 4, or what the method has]
+    /// Bits of a weight: 2, 3, 4 or 8 for rtn, gptq and hqq, 2, 3 or 4 for quip [default: 4, or what
+    /// the method has]
     #[arg(long, value_name = "N")]
     bits: Option<usize>,
     /// Inputs that share a scale; `row` for all of them [default: 128 for rtn, gptq and awq, else

@@ -22,6 +22,8 @@
 //! Frantar et al., *GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
 //! Transformers*, 2022.
 
+use std::ops::Range;
+
 use faer::linalg::matmul::matmul;
 use faer::linalg::solvers::{DenseSolveCore, Llt};
 use faer::{Accum, Mat, MatMut, MatRef, Par, Side};
@@ -31,9 +33,9 @@ use super::threads::for_chunks;
 use super::{Grid, Hessian, Result, SolveError, Solved, Weights};
 
 /// Inputs whose updates are applied at once.
-const BLOCK: usize = 128;
+pub(super) const BLOCK: usize = 128;
 /// Rows that go through the blocks together.
-const ROWS: usize = 32;
+pub(super) const ROWS: usize = 32;
 
 /// How GPTQ works.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,17 +75,22 @@ impl Factor {
     ///
     /// When none of these can be factored.
     pub fn new(hessian: &Hessian, options: Options) -> Result<Self> {
-        let k = hessian.k();
+        Self::of(hessian.sum(), hessian.k(), options)
+    }
+
+    /// The same for the moments `[k, k]` of inputs.
+    pub(super) fn of(moments: &[f32], k: usize, options: Options) -> Result<Self> {
+        let size = |j: usize| moments[j * k + j];
         let mut order: Vec<usize> = (0..k).collect();
         if options.act_order {
-            order.sort_by(|&a, &b| hessian.at(b, b).total_cmp(&hessian.at(a, a)).then(a.cmp(&b)));
+            order.sort_by(|&a, &b| size(b).total_cmp(&size(a)).then(a.cmp(&b)));
         }
-        let live = (0..k).map(|j| f64::from(hessian.at(j, j))).filter(|x| *x > 0.0);
+        let live = (0..k).map(|j| f64::from(size(j))).filter(|x| *x > 0.0);
         let (n_live, total) = live.fold((0, 0.0), |(n, total), x| (n + 1, total + x));
         let mean = if n_live == 0 { 1.0 } else { total / f64::from(n_live) };
         let mut damping = options.damping.max(1e-8);
         loop {
-            if let Some(upper) = factored(hessian, &order, mean, damping) {
+            if let Some(upper) = factored(moments, &order, mean, damping) {
                 return Ok(Self { k, order, upper, options });
             }
             if damping >= 1.0 {
@@ -92,13 +99,18 @@ impl Factor {
             damping *= 10.0;
         }
     }
+
+    /// The row of an input, in the order of the inputs.
+    pub(super) fn row(&self, input: usize) -> &[f32] {
+        &self.upper[input * self.k..][..self.k]
+    }
 }
 
 /// The upper factor of the inverse; `None` where there is none.
-fn factored(hessian: &Hessian, order: &[usize], mean: f64, damping: f64) -> Option<Vec<f32>> {
+fn factored(moments: &[f32], order: &[usize], mean: f64, damping: f64) -> Option<Vec<f32>> {
     let k = order.len();
     let damped = Mat::from_fn(k, k, |i, j| {
-        let x = f64::from(hessian.at(order[i], order[j])) / mean;
+        let x = f64::from(moments[order[i] * k + order[j]]) / mean;
         // An input that is always zero says nothing about the others.
         if i != j { x } else { damping + if x > 0.0 { x } else { 1.0 } }
     });
@@ -213,6 +225,12 @@ struct Row<S> {
     steps: Vec<S>,
 }
 
+impl<S> AsMut<[f32]> for Row<S> {
+    fn as_mut(&mut self) -> &mut [f32] {
+        &mut self.values
+    }
+}
+
 /// Rounds the inputs of every row one after the other; each error is made good by those that follow.
 ///
 /// # Errors
@@ -257,6 +275,19 @@ fn solve_rows<L: Levels>(
     levels: &L,
     factor: &Factor,
 ) -> Result<()> {
+    in_blocks(rows, factor, |i, row, block, errors| {
+        solve_block(row, block, first_row + i, errors, levels, factor)
+    })
+}
+
+/// Takes rows of weights through the blocks of inputs, from the first to the last. `round` gets the place
+/// of a row, the row and a block, rounds the block, and leaves the errors that the inputs behind it
+/// make good.
+pub(super) fn in_blocks<R: AsMut<[f32]>>(
+    rows: &mut [R],
+    factor: &Factor,
+    mut round: impl FnMut(usize, &mut R, Range<usize>, &mut [f32]) -> Result<()>,
+) -> Result<()> {
     let k = factor.k;
     let upper = MatRef::from_row_major_slice(&factor.upper, k, k);
     let mut errors = vec![0.0_f32; rows.len() * BLOCK];
@@ -265,8 +296,7 @@ fn solve_rows<L: Levels>(
         let end = k.min(start + BLOCK);
         let (width, n_later) = (end - start, k - end);
         for (i, row) in rows.iter_mut().enumerate() {
-            let errors = &mut errors[i * width..][..width];
-            solve_block(row, start..end, first_row + i, errors, levels, factor)?;
+            round(i, row, start..end, &mut errors[i * width..][..width])?;
         }
         if n_later == 0 {
             break;
@@ -279,7 +309,7 @@ fn solve_rows<L: Levels>(
         let right = upper.submatrix(start, end, width, n_later);
         matmul(out, Accum::Replace, left, right, 1.0_f32, Par::Seq);
         for (row, updates) in rows.iter_mut().zip(later.chunks_exact(n_later)) {
-            row.values[end..].iter_mut().zip(updates).for_each(|(w, update)| *w -= update);
+            row.as_mut()[end..].iter_mut().zip(updates).for_each(|(w, update)| *w -= update);
         }
     }
     Ok(())
@@ -288,7 +318,7 @@ fn solve_rows<L: Levels>(
 /// Rounds one block of one row; `errors` gets what the inputs behind the block have to make good.
 fn solve_block<L: Levels>(
     row: &mut Row<L::Step>,
-    block: std::ops::Range<usize>,
+    block: Range<usize>,
     row_idx: usize,
     errors: &mut [f32],
     levels: &L,

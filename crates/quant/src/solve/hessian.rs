@@ -119,6 +119,11 @@ impl Hessian {
         (0..self.k).map(|j| self.at(j, j) / n).collect()
     }
 
+    /// All entries, `[k, k]`.
+    pub(super) fn sum(&self) -> &[f32] {
+        &self.sum
+    }
+
     /// The row of one input.
     pub(super) fn row(&self, i: usize) -> &[f32] {
         &self.sum[i * self.k..][..self.k]

@@ -4,8 +4,8 @@
 //! weights [n, k] ─┬─ rtn ──────────────────────────────────────┐
 //!                 ├─ gptq ── Hessian of the layer's inputs ────┼─▶ Solved: codes, scales, zero points
 //!                 ├─ awq ─── Hessian and sizes of the inputs ──┘
-//!                 └─ fp8, nf4, fp4, int8, hqq ───────────────────▶ a type of their own each
-//!                    (fp8, fp4, int8 also with the Hessian)
+//!                 └─ fp8, nf4, fp4, int8, hqq, quip ─────────────▶ a type of their own each
+//!                    (fp8, fp4, int8 and quip also with the Hessian)
 //!
 //! w[n][j] = scale[n][g] * (code[n][j] - zero[n][g]),  g the group of input j
 //! ```
@@ -27,6 +27,7 @@ mod hessian;
 pub mod hqq;
 pub mod int8;
 pub mod nf4;
+pub mod quip;
 pub mod rtn;
 pub mod smooth;
 mod threads;

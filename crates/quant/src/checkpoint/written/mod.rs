@@ -10,6 +10,7 @@ mod bytes;
 mod hqq;
 mod nibbles;
 mod packed;
+mod quip;
 
 use std::rc::Rc;
 
@@ -20,6 +21,7 @@ pub use bytes::{fp8_tensors, int8_tensors, llm_int8_tensors};
 pub use hqq::{fits_hqq, hqq_tensors};
 pub use nibbles::{fp4_tensors, nf4_tensors};
 pub use packed::packed_tensors;
+pub use quip::quip_tensors;
 
 use super::awq::NIBBLE;
 use crate::solve::Solved;

@@ -41,7 +41,7 @@ const PATTERN: [[(usize, f64); 4]; 4] = [
 
 /// The matrix of one width.
 #[derive(Debug)]
-pub(super) struct Hadamard {
+pub(crate) struct Hadamard {
     n: usize,
     order: usize,
     /// `[order, order]`.
@@ -50,21 +50,29 @@ pub(super) struct Hadamard {
 
 impl Hadamard {
     /// The matrix of width `n`; `None` where there is none here.
-    pub(super) fn new(n: usize) -> Option<Self> {
+    pub(crate) fn new(n: usize) -> Option<Self> {
         let order = ORDERS.iter().copied().find(|order| n.is_multiple_of(*order)).unwrap_or(1);
         let is_there = n > 0 && (n / order).is_power_of_two();
         is_there.then(|| Self { n, order, factor: factor(order) })
     }
 
-    /// `v` times the matrix: `out[i] = sum of H[i][j] v[j]`.
+    /// Its transpose, which is the inverse times the width.
+    #[must_use]
+    pub(crate) fn transposed(&self) -> Self {
+        let Self { n, order, factor } = self;
+        let factor = (0..order * order).map(|at| factor[at % order * order + at / order]).collect();
+        Self { n: *n, order: *order, factor }
+    }
+
+    /// The matrix times each column of `v`, `[n, width]`: `out[i] = sum of H[i][j] v[j]`.
     ///
     /// # Panics
     ///
-    /// When `v` is not as long as the matrix is wide.
-    pub(super) fn apply(&self, v: &mut [f64]) {
-        assert_eq!(v.len(), self.n, "width of the transform");
-        let len = self.n / self.order;
-        let mut stride = 1;
+    /// When `v` has not as many rows as the matrix is wide.
+    pub(crate) fn apply(&self, v: &mut [f64], width: usize) {
+        assert_eq!(v.len(), self.n * width, "rows of the transform");
+        let len = self.n / self.order * width;
+        let mut stride = width;
         while stride < len {
             for block in v.chunks_exact_mut(2 * stride) {
                 let (low, high) = block.split_at_mut(stride);
@@ -180,7 +188,7 @@ mod tests {
                 .map(|j| {
                     let mut unit = vec![0.0; n];
                     unit[j] = 1.0;
-                    hadamard.apply(&mut unit);
+                    hadamard.apply(&mut unit, 1);
                     unit
                 })
                 .collect();
@@ -191,6 +199,23 @@ mod tests {
                     let factor = hadamard.factor[i / len * hadamard.order + j / len];
                     assert_eq!(*got, if is_odd { -factor } else { factor }, "{n} {i} {j}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn columns_are_transformed_side_by_side_and_the_transpose_undoes_it() {
+        for n in [64, 48, 56, 344] {
+            let hadamard = Hadamard::new(n).expect("a width");
+            let value = |i: usize, j: usize| ((i * 37 + j * 11) % 29) as f64 - 14.0;
+            let mut panel: Vec<f64> = (0..n * 3).map(|at| value(at / 3, at % 3)).collect();
+            hadamard.apply(&mut panel, 3);
+            for j in 0..3 {
+                let mut column: Vec<f64> = (0..n).map(|i| value(i, j)).collect();
+                hadamard.apply(&mut column, 1);
+                assert!((0..n).all(|i| panel[i * 3 + j] == column[i]), "{n} {j}");
+                hadamard.transposed().apply(&mut column, 1);
+                assert!((0..n).all(|i| column[i] == n as f64 * value(i, j)), "{n} {j}");
             }
         }
     }

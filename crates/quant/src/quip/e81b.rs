@@ -12,14 +12,14 @@
 use super::e8p::DIM;
 
 /// Weights of a word.
-pub(super) const WORD: usize = 64;
+pub(crate) const WORD: usize = 64;
 
 /// The entries, in halves.
 #[derive(Clone, Debug)]
-pub(super) struct Finer(Vec<[i8; DIM]>);
+pub(crate) struct Finer(Vec<[i8; DIM]>);
 
 impl Finer {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // Halves of `-least`, `least - step` and so on: digits of a number, so in ascending order.
         let vectors = |base: usize, step: i8, least: i8| {
             (0..base.pow(DIM as u32)).map(move |number| {
@@ -42,8 +42,19 @@ impl Finer {
         Self(short.chain(long).take(256).collect())
     }
 
+    /// The entry nearest to `x`, and its weights.
+    pub(crate) fn nearest(&self, x: &[f32; DIM]) -> (u8, [f32; DIM]) {
+        let distance = |entry: &[i8; DIM]| -> f32 {
+            let apart = entry.iter().zip(x).map(|(half, x)| f32::from(*half) * 0.5 - x);
+            apart.map(|x| x * x).sum()
+        };
+        let distances = self.0.iter().map(distance).enumerate();
+        let (best, _) = distances.min_by(|a, b| a.1.total_cmp(&b.1)).expect("256 entries");
+        (best as u8, self.vector(best as u8))
+    }
+
     /// The weights of an entry.
-    pub(super) fn vector(&self, entry: u8) -> [f32; DIM] {
+    pub(crate) fn vector(&self, entry: u8) -> [f32; DIM] {
         self.0[usize::from(entry)].map(|half| f32::from(half) * 0.5)
     }
 }

@@ -31,10 +31,6 @@
 //! Tseng et al., *QuIP#: Even Better LLM Quantization with Hadamard Incoherence and Lattice
 //! Codebooks*, 2024.
 
-mod e81b;
-mod e8p;
-mod hadamard;
-
 use std::sync::OnceLock;
 
 use pelton_kernels::WeightLayout;
@@ -49,9 +45,9 @@ use super::setting::Setting;
 use super::tensors::{FLOATS, Tensors, number, scales, wrong};
 use super::{CheckpointMethod, Kind, ROOT, Scheme, unpackable};
 use crate::Result;
-use e8p::{BLOCK, Codebook, Codes, DIM};
-use e81b::Finer;
-use hadamard::Hadamard;
+use crate::quip::{
+    BLOCK, BOOKS, Books, Codebook, Codes, DIM, FINER_WORD, Finer, Hadamard, Scales, weights,
+};
 
 /// The method.
 pub(super) struct Quip;
@@ -63,47 +59,17 @@ struct Config {
     finer: Option<f64>,
 }
 
-/// The codebooks whose vectors add up to those of a module.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Books {
-    name: &'static str,
-    /// `codebook_id`.
-    id: f64,
-    /// Version of the packing of its codes.
-    version: i64,
-    /// Weights of a row that 64 bits of its codes stand for, and those of the finer matrix.
-    word: usize,
-    finer_word: Option<usize>,
-    /// Divisor of the finer matrix.
-    finer: f64,
-}
-
-const BOOKS: &[Books] = &[
-    Books { name: "E8P12", id: 7.0, version: 1, word: 32, finer_word: None, finer: 1.0 },
-    Books { name: "E8P12RVQ4B", id: 17.0, version: 1, word: 32, finer_word: Some(32), finer: 3.45 },
-    Books {
-        name: "E8P12RVQ3B",
-        id: 18.0,
-        version: 0,
-        word: 32,
-        finer_word: Some(e81b::WORD),
-        finer: 2.04,
-    },
-];
-
-impl Books {
-    /// The codebooks of a module, and the tensor that names them.
-    fn of<'a>(tensors: &Tensors<'a>) -> Result<(TensorView<'a>, &'static Self)> {
-        let id = tensors.get("codebook_id");
-        let Some(id) = id else { return Err(tensors.missing("codebook_id", "[]")) };
-        let which = number(&id)?;
-        match BOOKS.iter().find(|books| books.id == which) {
-            Some(books) => Ok((id, books)),
-            None => {
-                let known = BOOKS.iter().map(|books| format!("{} ({})", books.id, books.name));
-                let expected = known.collect::<Vec<_>>().join(" or ");
-                Err(wrong(&id, expected, which.to_string()))
-            }
+/// The codebooks of a module, and the tensor that names them.
+fn books<'a>(tensors: &Tensors<'a>) -> Result<(TensorView<'a>, &'static Books)> {
+    let id = tensors.get("codebook_id");
+    let Some(id) = id else { return Err(tensors.missing("codebook_id", "[]")) };
+    let which = number(&id)?;
+    match BOOKS.iter().find(|books| books.id == which) {
+        Some(books) => Ok((id, books)),
+        None => {
+            let known = BOOKS.iter().map(|books| format!("{} ({})", books.id, books.name));
+            let expected = known.collect::<Vec<_>>().join(" or ");
+            Err(wrong(&id, expected, which.to_string()))
         }
     }
 }
@@ -218,7 +184,7 @@ impl Config {
         if !n_all.is_multiple_of(BLOCK[0]) || !k.is_multiple_of(BLOCK[1]) {
             return Err(unpackable(tensors, [n_all, k], "a matrix in blocks of 16 x 64"));
         }
-        let (id, books) = Books::of(tensors)?;
+        let (id, books) = books(tensors)?;
         let n_words = k / books.word + books.finer_word.map_or(0, |word| k / word);
         let qidxs = tensors.need("Qidxs", &[DType::I64], &[n_all, n_words])?;
         let su = signs("SU", k)?;
@@ -277,15 +243,6 @@ struct Parts<'a> {
     factor: Option<(TensorView<'a>, usize)>,
 }
 
-/// Scales of a module, widened.
-struct Scales {
-    su: Vec<f32>,
-    sv: Vec<f32>,
-    scale: f64,
-    divisors: Option<Vec<f32>>,
-    factor: f64,
-}
-
 impl<'a> Stored<'a> for Parts<'a> {
     fn open(&self) -> Result<Opened<'a>> {
         let parts = *self;
@@ -317,42 +274,21 @@ impl<'a> Stored<'a> for Parts<'a> {
 impl Parts<'_> {
     /// All weights of the module, row-major.
     fn weights(&self, scales: &Scales) -> Vec<f32> {
-        let Self { n_all, k, .. } = *self;
-        let [of_outputs, of_inputs] = [n_all, k].map(|n| Hadamard::new(n).expect("checked"));
-        let mut weights = vec![0.0_f32; n_all * k];
-        let mut line = vec![0.0_f64; k];
-        let book = Codebook::new();
-        let bytes = Finer::new();
+        let k = self.k;
+        let (book, bytes) = (Codebook::new(), Finer::new());
         let (first, second) = self.codes();
-        for (row, out) in weights.chunks_exact_mut(k).enumerate() {
+        weights([self.n_all, k], scales, |row, line| {
             for (vector, line) in line.chunks_exact_mut(DIM).enumerate() {
                 let coarse = book.vector(Codes::new(&first, k).code(row, vector));
                 line.iter_mut().zip(coarse).for_each(|(line, x)| *line = f64::from(x));
                 let finer = match self.books.finer_word {
                     None => continue,
-                    Some(e81b::WORD) => bytes.vector(second[row * (k / DIM) + vector]),
+                    Some(FINER_WORD) => bytes.vector(second[row * (k / DIM) + vector]),
                     Some(_) => book.vector(Codes::new(&second, k).code(row, vector)),
                 };
                 line.iter_mut().zip(finer).for_each(|(line, x)| *line += f64::from(x) / self.finer);
             }
-            of_inputs.apply(&mut line);
-            out.iter_mut().zip(&line).for_each(|(out, x)| *out = *x as f32);
-        }
-        let root = (n_all as f64 * k as f64).sqrt();
-        let mut column = vec![0.0_f64; n_all];
-        for j in 0..k {
-            for (row, x) in column.iter_mut().enumerate() {
-                *x = f64::from(weights[row * k + j]);
-            }
-            of_outputs.apply(&mut column);
-            for (row, x) in column.iter().enumerate() {
-                let signed = x / root * f64::from(scales.su[j]) * f64::from(scales.sv[row]);
-                let scaled = signed * scales.scale * scales.factor;
-                let divisor = scales.divisors.as_ref().map_or(1.0, |all| f64::from(all[j]));
-                weights[row * k + j] = (scaled / divisor) as f32;
-            }
-        }
-        weights
+        })
     }
 
     /// The words of both matrices of codes, which lie side by side in each row; the second may be
