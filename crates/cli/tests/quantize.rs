@@ -293,7 +293,7 @@ fn a_full_disk_and_ctrl_c_leave_nothing_behind() {
 fn every_format_is_written_runs_and_loses_what_its_bits_say() {
     let world = World::new();
     // The most that it may lose, in nats per token; measured, and half as much again.
-    let formats: [(&str, &[&str], f64); 13] = [
+    let formats: [(&str, &[&str], f64); 15] = [
         ("fp8", &["--method", "fp8"], 0.016),
         ("fp8-block", &["--method", "fp8", "--group", "128"], 0.025),
         ("fp8-e5m2", &["--method", "fp8", "--fp8-type", "e5m2"], 0.1),
@@ -307,6 +307,8 @@ fn every_format_is_written_runs_and_loses_what_its_bits_say() {
         ("quip", &["--method", "quip"], 1.0),
         ("quip-3", &["--method", "quip", "--bits", "3"], 1.0),
         ("quip-4", &["--method", "quip", "--bits", "4"], 1.0),
+        ("aqlm", &["--method", "aqlm"], 1.0),
+        ("aqlm-3", &["--method", "aqlm", "--bits", "3"], 1.0),
     ];
     let words = |name: &str| {
         let inspected = pelton(&["inspect", &world.path(name)]);
@@ -353,7 +355,34 @@ fn every_format_is_written_runs_and_loses_what_its_bits_say() {
     assert!(words("fp8-block").contains("blocks of 128 x 128"), "{}", words("fp8-block"));
     assert!(words("nf4").contains("4-bit floats"), "{}", words("nf4"));
     assert!(words("hqq").contains("HQQ"), "{}", words("hqq"));
+    assert!(words("aqlm").contains("AQLM, 2x8"), "{}", words("aqlm"));
     assert!(words("quip-3").contains("QuIP#"), "{}", words("quip-3"));
+}
+
+#[test]
+fn a_rotated_model_loses_less_where_some_inputs_are_much_larger() {
+    let world = World::new();
+    for out in ["plain", "turned"] {
+        let rotate: &[&str] = if out == "turned" { &["--rotate"] } else { &[] };
+        let flags = [&["--method", "gptq", "--bits", "3", "--group", "row"][..], rotate].concat();
+        let (input, output, text) = (world.path("tiny"), world.path(out), world.path("seen"));
+        let args = ["quantize", &input, &output, "--calibration", &text];
+        pelton(&[&args[..], &flags].concat()).assert_answered();
+    }
+    let (plain, turned) = (world.kl("plain"), world.kl("turned"));
+    println!("{plain} {turned}");
+    assert!(turned < 0.7 * plain, "{turned} {plain}");
+    let card = std::fs::read_to_string(world.folder.path().join("turned/README.md"));
+    let card = card.expect("a card");
+    assert!(card.contains("rotated") && card.contains("--rotate"), "{card}");
+    assert_eq!(config(&world.path("turned"))["tie_word_embeddings"], false);
+
+    let (tiny, out) = (world.path("tiny"), world.path("none"));
+    let args = ["quantize", &tiny, &out, "--method", "rtn", "--target-bpw", "4.5", "--rotate"];
+    let refused = pelton(&args);
+    assert!(refused.stderr.contains("`--target-bpw` or `--target-size` with `--rotate`"));
+    let args = ["quantize", &tiny, "none.gguf", "--method", "gguf", "--type", "q4_0", "--rotate"];
+    assert!(pelton(&args).stderr.contains("`--rotate` with `gguf`"));
 }
 
 #[test]

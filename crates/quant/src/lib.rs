@@ -20,6 +20,7 @@ mod fit;
 mod formats;
 mod packing;
 mod quip;
+mod rotation;
 pub mod solve;
 
 pub use error::{QuantError, Result};
@@ -29,3 +30,4 @@ pub use formats::{
 pub use packing::{
     Compute, dequantize_tensor, pack, pack_bands, packed_size, quantize_tensor, quantize_weighted,
 };
+pub use rotation::Rotation;

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use pelton_quant::checkpoint::{
-    Scheme, WrittenTensor, awq_tensors, fp4_tensors, fp8_tensors, gptq_tensors, gptq_v2_tensors,
-    hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors, quip_tensors,
+    Scheme, WrittenTensor, aqlm_tensors, awq_tensors, fp4_tensors, fp8_tensors, gptq_tensors,
+    gptq_v2_tensors, hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors,
+    quip_tensors,
 };
-use pelton_quant::solve::{Grid, Weights, fp4, fp8, hqq, int8, nf4, quip, rtn};
+use pelton_quant::solve::{Grid, Weights, aqlm, fp4, fp8, gptq, hqq, int8, nf4, quip, rtn};
 use pelton_tensor::{MappedFile, TensorSource, TensorView};
 use serde_json::{Value, json};
 
@@ -161,7 +162,8 @@ fn vectors_of_lattices_read_back_to_the_bits_that_their_solver_promised() {
     for (shape, bits) in [([64, 128], 2), ([96, 192], 2), ([48, 64], 3), ([32, 320], 4)] {
         let [n, k] = shape;
         let values = values(n, k);
-        let solved = quip::solve(Weights { shape, values: &values }, bits, None, 1).expect("solves");
+        let solved =
+            quip::solve(Weights { shape, values: &values }, bits, None, 1).expect("solves");
         let codebook = ["E8P12", "E8P12RVQ3B", "E8P12RVQ4B"][bits - 2];
         let config = json!({ "quant_method": "quip", "codebook": codebook });
         let tensors = quip_tensors(&solved);
@@ -181,6 +183,27 @@ fn vectors_of_lattices_read_back_to_the_bits_that_their_solver_promised() {
     let solved = quip::solve(weights, 2, None, 1).expect("solves");
     let config = json!({ "quant_method": "quip", "codebook": "E8P12" });
     assert_eq!(read_back("zeros", &config, quip_tensors(&solved), [16, 64]), values);
+}
+
+#[test]
+fn sums_of_codebooks_read_back_to_the_bits_that_their_solver_promised() {
+    let shape = [96, 128];
+    let values = values(shape[0], shape[1]);
+    let weights = Weights { shape, values: &values };
+    for bits in [2, 3, 4] {
+        let solved = aqlm::solve(weights, bits, None, gptq::Options::default(), 2).expect("solves");
+        let config = json!({ "quant_method": "aqlm", "num_codebooks": bits,
+                             "nbits_per_codebook": 8, "in_group_size": 8, "out_group_size": 1 });
+        let read = read_back("aqlm", &config, aqlm_tensors(&solved), shape);
+        assert!(read == solved.weights(), "{bits}: the reader computes other weights");
+        assert!(solved.codes.iter().any(|code| *code > 127), "codes of both signs");
+        let squares = |values: &[f32]| values.iter().map(|x| x * x).sum::<f32>();
+        let apart: Vec<f32> = values.iter().zip(&read).map(|(a, b)| a - b).collect();
+        let error = squares(&apart) / squares(&values);
+        println!("{bits}: {error}");
+        assert!(error < [0.12, 0.05, 0.01][bits - 2], "{bits}: {error}");
+        assert!(read[128..256].iter().all(|w| *w == 0.0), "an output of zeros stays one");
+    }
 }
 
 #[test]
@@ -217,6 +240,7 @@ fn weights_that_are_no_numbers_are_refused_by_every_solver() {
         nf4::solve(weights, 64, 1).err(),
         fp4::solve(weights, fp4::Kind::Nv, 1).err(),
         quip::solve(weights, 2, None, 1).err(),
+        aqlm::solve(weights, 2, None, gptq::Options::default(), 1).err(),
     ];
     for error in errors {
         let error = error.expect("refused").to_string();

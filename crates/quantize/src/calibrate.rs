@@ -119,8 +119,11 @@ impl Needs {
             layer.matrices.iter().map(|matrix| (matrix.shape[0] * matrix.shape[1]) as u64).sum()
         };
         let largest = layers.iter().map(weights).max().unwrap_or(0);
+        // The turned layer, beside the one that is solved.
+        let turned = if options.rotate { 4 * largest } else { 0 };
         let Some(samples) = samples else {
-            return Self { activation_bytes: 0, layer_bytes: 8 * largest, hessian_bytes: 0 };
+            let layer_bytes = 8 * largest + turned;
+            return Self { activation_bytes: 0, layer_bytes, hessian_bytes: 0 };
         };
         let hessians = |layer: &LayerShape| -> u64 {
             let widths: BTreeMap<_, _> =
@@ -139,7 +142,7 @@ impl Needs {
         };
         Self {
             activation_bytes: (n_rows * TextRows::n_floats(spec) * 4) as u64,
-            layer_bytes: 16 * largest,
+            layer_bytes: 16 * largest + turned,
             hessian_bytes: layers.iter().map(hessians).max().unwrap_or(0),
         }
     }
@@ -181,6 +184,11 @@ impl Calibration {
         }
         walk.drop_embeddings();
         Ok(Some(Self { walk, rows }))
+    }
+
+    /// The rows of all texts, to be changed.
+    pub(crate) fn rows_mut(&mut self) -> &mut [TextRows] {
+        &mut self.rows
     }
 
     /// The rows of all texts.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pelton_quant::solve::{Grid, fp8, quip};
+use pelton_quant::solve::{Grid, aqlm, fp8, quip};
 use serde_json::{Value, json};
 
 use crate::{Method, Options};
@@ -59,6 +59,14 @@ impl Options {
                     "quant_method": "quip", "codebook": name, "codebook_version": version,
                     "lora_rank": 0, "rescale_WH": false, "fused": false,
                     "modules_to_not_convert": head,
+                })
+            }
+            Method::Aqlm => {
+                let plain = head.iter().map(|module| format!("{module}.weight"));
+                json!({
+                    "quant_method": "aqlm", "num_codebooks": self.grid.bits,
+                    "nbits_per_codebook": 8, "in_group_size": aqlm::DIM, "out_group_size": 1,
+                    "linear_weights_not_to_quantize": plain.collect::<Vec<_>>(),
                 })
             }
             Method::LlmInt8 | Method::Nf4 => self.bitsandbytes_config(&head),

@@ -29,6 +29,7 @@ use serde_json::{Map, Value, json};
 use crate::config::Bits;
 use crate::layer::{SolvedLayer, n_bytes, patch};
 use crate::progress::{self, LayerDone, Progress};
+use crate::rotate::Turn;
 use crate::{Method, Options, QuantizeError, Result};
 
 /// A folder on its way.
@@ -75,7 +76,7 @@ impl Folder {
     pub(crate) fn create(
         files: &ModelFiles,
         options: &Options,
-        bits: Option<&Bits>,
+        (bits, turn): (Option<&Bits>, Option<&Turn>),
         layers: &[LayerShape],
         target: &Path,
         (resume, identity): (bool, String),
@@ -96,12 +97,20 @@ impl Folder {
             is_kept: resume,
             is_published: false,
         };
-        folder.add_companions(files, options, bits)?;
+        folder.add_companions(files, options, (bits, turn))?;
         let names = files.tensors().names().into_iter();
-        let outside: Vec<TensorView<'_>> = names
+        let mut turned: Vec<(String, TensorView<'_>, Vec<u8>)> = Vec::new();
+        for part in turn.iter().flat_map(|turn| turn.outside(files)) {
+            let part = part?;
+            let like = files.stored(&part.like).expect("invariant: a stored tensor");
+            turned.push((part.name, like, stored_as(like.dtype, &part.values)));
+        }
+        let mut outside: Vec<TensorView<'_>> = names
             .filter(|name| !folder.prefixes.iter().any(|prefix| name.starts_with(prefix)))
+            .filter(|name| turned.iter().all(|(own, ..)| own != name))
             .filter_map(|name| files.tensors().get(name))
             .collect();
+        outside.extend(turned.iter().map(|(name, like, data)| TensorView { name, data, ..*like }));
         folder.outside = folder.add_file(0, &outside)?;
         Ok(folder)
     }
@@ -258,7 +267,7 @@ impl Folder {
         &self,
         files: &ModelFiles,
         options: &Options,
-        bits: Option<&Bits>,
+        (bits, turn): (Option<&Bits>, Option<&Turn>),
     ) -> Result<()> {
         let source = files.folder().expect("invariant: a folder");
         for entry in fs::read_dir(source).map_err(QuantizeError::io(source))? {
@@ -294,6 +303,13 @@ impl Folder {
         })?;
         let scheme = options.config(&self.plain(files)?, bits);
         object.insert("quantization_config".to_owned(), scheme.clone());
+        if turn.is_some() {
+            // The head has the last norm's weights, which embeddings do not have.
+            object.insert("tie_word_embeddings".to_owned(), json!(false));
+            if let Some(Value::Object(text)) = object.get_mut("text_config") {
+                text.insert("tie_word_embeddings".to_owned(), json!(false));
+            }
+        }
         self.write("config.json", &Value::Object(object))?;
         match options.method {
             Method::Rtn | Method::Gptq if bits.is_none() => {

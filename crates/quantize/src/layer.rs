@@ -12,7 +12,7 @@ use crate::config::Bits;
 use crate::fold::{Folded, fold, round_vectors};
 use crate::report::{MatrixReport, six_digits, weight_error};
 use crate::source::{Matrices, transposed};
-use crate::written::{compensated, in_words, rounded};
+use crate::written::{compensated, in_codebooks, in_words, rounded};
 use crate::{Method, Options, QuantizeError, Result, Watch};
 
 /// The work on a model, common to all its layers.
@@ -172,6 +172,7 @@ fn solve_matrix(
             let scales = awq::Scales { factors, alpha: 0.0 };
             Ok(in_words(awq::solve(weights, &grid, hessian, &scales)?, options))
         }
+        Method::Aqlm => in_codebooks(weights, options, &grid, Some(hessian), work.n_threads),
         method if method.compensates() => {
             // Where a row has one scale, the order of its inputs costs nothing.
             let own = gptq::Options { act_order: grid.group.is_none(), ..options.gptq };

@@ -13,6 +13,8 @@
 //! that of one layer in f32, of its Hessians, and of one row per token of the calibration; [`Needs`]
 //! says how much before anything is loaded. The weights of the source stay mapped.
 //!
+//! With [`Options::rotate`] each layer is turned before all this (`rotate`).
+//!
 //! With a [`Target`] the texts go through the model once before: `sensitivity` measures what each matrix
 //! loses at each width, and `allocate` divides the budget.
 //!
@@ -37,6 +39,7 @@ mod method;
 mod options;
 mod progress;
 mod report;
+mod rotate;
 mod sensitivity;
 mod source;
 mod written;
@@ -56,6 +59,7 @@ pub use report::{MatrixReport, Report};
 
 use calibrate::Calibration;
 use folder::Folder;
+use rotate::Turn;
 use source::Matrices;
 
 /// The caller's side of a quantization.
@@ -116,6 +120,7 @@ pub fn quantize(
     let (started, options) = (Instant::now(), job.options);
     check_target(out, job.resume)?;
     let layers = source::layers(files, options)?;
+    let turn = Turn::new(files, &layers, options)?;
     let n_threads = cpu.team.n_threads();
     let n_matrices = source::n_matrices(&layers, options);
     let work = layer::Work { options, bits: None, n_threads, n_matrices, watch };
@@ -129,12 +134,18 @@ pub fn quantize(
     let work = layer::Work { bits: bits.as_ref(), ..work };
     let identity = progress::identity(files, options, job.samples);
     let begun = (job.resume, identity);
-    let mut folder = Folder::create(files, options, bits.as_ref(), &layers, out, begun)?;
+    let made = (bits.as_ref(), turn.as_ref());
+    let mut folder = Folder::create(files, options, made, &layers, out, begun)?;
     let mut calibration = match job.samples {
         None => None,
         Some(samples) => {
             match Calibration::begin(files, CpuDevice::new(cpu), samples, watch.is_stopped)? {
-                Some(calibration) => Some(calibration),
+                Some(mut calibration) => {
+                    if let Some(turn) = &turn {
+                        turn.texts(calibration.rows_mut());
+                    }
+                    Some(calibration)
+                }
                 None => return Ok(None),
             }
         }
@@ -144,13 +155,15 @@ pub fn quantize(
         let is_done = idx < n_resumed_layers;
         let is_whole = match is_done {
             true => run_through(files, idx, shape, &folder, &mut calibration, &work)?,
-            false => match solve_layer(files, idx, shape, &mut calibration, &work)? {
-                None => false,
-                Some(solved) => {
-                    folder.add_layer(files, idx, &solved, options)?;
-                    true
+            false => {
+                match solve_layer(files, (idx, shape), turn.as_ref(), &mut calibration, &work)? {
+                    None => false,
+                    Some(solved) => {
+                        folder.add_layer(files, idx, &solved, options)?;
+                        true
+                    }
                 }
-            },
+            }
         };
         if !is_whole {
             return Ok(None);
@@ -190,11 +203,14 @@ fn run_through(
 /// Gathers, solves, and runs the texts through what came out. `None` when it was stopped.
 fn solve_layer(
     files: &mut ModelFiles,
-    idx: usize,
-    shape: &LayerShape,
+    (idx, shape): (usize, &LayerShape),
+    turn: Option<&Turn>,
     calibration: &mut Option<Calibration>,
     work: &layer::Work<'_>,
 ) -> Result<Option<layer::SolvedLayer>> {
+    if let Some(turn) = turn {
+        turn.patch(files, shape)?;
+    }
     let hessians = match calibration {
         None => None,
         Some(calibration) => match calibration.gather(files, idx, shape, work)? {
@@ -203,6 +219,9 @@ fn solve_layer(
         },
     };
     let mut matrices = Matrices::read(files, shape)?;
+    if let Some(turn) = turn {
+        matrices.vectors = turn.floats(files, shape, work.options)?;
+    }
     let Some(solved) = layer::solve(shape, files, &mut matrices, hessians, work)? else {
         return Ok(None);
     };

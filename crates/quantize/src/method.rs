@@ -27,11 +27,13 @@ pub enum Method {
     Hqq,
     /// Vectors of a lattice, between two Hadamard transforms.
     Quip,
+    /// Sums of entries of learned codebooks.
+    Aqlm,
 }
 
 impl Method {
     /// Every method.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Rtn,
         Self::Gptq,
         Self::Awq,
@@ -44,6 +46,7 @@ impl Method {
         Self::Nvfp4,
         Self::Hqq,
         Self::Quip,
+        Self::Aqlm,
     ];
 
     /// Its name on the command line.
@@ -61,19 +64,20 @@ impl Method {
             Self::Nvfp4 => "nvfp4",
             Self::Hqq => "hqq",
             Self::Quip => "quip",
+            Self::Aqlm => "aqlm",
         }
     }
 
     /// Whether it looks at activations.
     pub fn needs_calibration(self) -> bool {
-        matches!(self, Self::Gptq | Self::Awq | Self::SmoothQuant)
+        matches!(self, Self::Gptq | Self::Awq | Self::SmoothQuant | Self::Aqlm)
     }
 
     /// Bits of a code, the usual ones first.
     pub fn bits(self) -> &'static [usize] {
         match self {
             Self::Rtn | Self::Gptq | Self::Hqq => &[4, 2, 3, 8],
-            Self::Quip => &[2, 3, 4],
+            Self::Quip | Self::Aqlm => &[2, 3, 4],
             Self::Awq | Self::Nf4 | Self::Mxfp4 | Self::Nvfp4 => &[4],
             Self::SmoothQuant | Self::Int8 | Self::LlmInt8 | Self::Fp8 => &[8],
         }
@@ -86,7 +90,8 @@ impl Method {
             Self::Nf4 | Self::Hqq => Some(64),
             Self::Mxfp4 => Some(32),
             Self::Nvfp4 => Some(16),
-            Self::SmoothQuant | Self::Int8 | Self::LlmInt8 | Self::Fp8 | Self::Quip => None,
+            Self::SmoothQuant | Self::Int8 | Self::LlmInt8 | Self::Fp8 => None,
+            Self::Quip | Self::Aqlm => None,
         }
     }
 
@@ -137,7 +142,7 @@ impl Method {
             Self::Fp8 => "`row`, or 128 for blocks of 128 by 128,",
             Self::Mxfp4 => "32",
             Self::Nvfp4 => "16",
-            Self::SmoothQuant | Self::Int8 | Self::LlmInt8 | Self::Quip => "`row`",
+            Self::SmoothQuant | Self::Int8 | Self::LlmInt8 | Self::Quip | Self::Aqlm => "`row`",
         }
     }
 

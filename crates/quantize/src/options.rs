@@ -19,6 +19,8 @@ pub struct Options {
     pub keep: Vec<String>,
     /// The size that all matrices together may have.
     pub target: Option<Target>,
+    /// Whether the residual stream is rotated first.
+    pub rotate: bool,
 }
 
 /// The size that the matrices may have: each gets the bits that lose least within it.
@@ -36,7 +38,7 @@ impl Options {
         let (bits, group) = (method.bits()[0], method.group());
         let grid = Grid { bits, group, symmetric: method.is_symmetric() };
         let (gptq, fp8) = (gptq::Options::default(), fp8::Kind::default());
-        Self { method, grid, gptq, fp8, keep: Vec::new(), target: None }
+        Self { method, grid, gptq, fp8, keep: Vec::new(), target: None, rotate: false }
     }
 
     /// Checks that the parts agree.
@@ -74,6 +76,10 @@ impl Options {
             return refuse(format!("`--fp8-type` with `{name}`: only `fp8` has it"));
         }
         if self.target.is_some() {
+            if self.rotate {
+                let why = "the pass that measures what matrices lose does not rotate them";
+                return refuse(format!("`--target-bpw` or `--target-size` with `--rotate`: {why}"));
+            }
             if ![Method::Rtn, Method::Gptq].contains(&method) {
                 let why = "only `rtn` and `gptq` write matrices of different bits";
                 return refuse(format!("`--target-bpw` or `--target-size` with `{name}`: {why}"));
@@ -100,7 +106,7 @@ impl Options {
         let name = self.method.name();
         let sharing = match (self.method, group) {
             (Method::Fp8, Some(block)) => format!("blocks of {block} by {block}"),
-            (Method::Quip, _) => "vectors of 8".to_owned(),
+            (Method::Quip | Method::Aqlm, _) => "vectors of 8".to_owned(),
             (_, None) => "a scale per output".to_owned(),
             (_, Some(group)) => format!("groups of {group}"),
         };
@@ -115,6 +121,7 @@ impl Options {
         };
         let order = if self.gptq.act_order { ", act-order" } else { "" };
         let kind = if self.fp8 == fp8::Kind::E5m2 { ", E5M2" } else { "" };
-        format!("{name}, {bits}, {sharing}{zeros}{order}{kind}")
+        let turned = if self.rotate { ", rotated" } else { "" };
+        format!("{name}, {bits}, {sharing}{zeros}{order}{kind}{turned}")
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pelton_model::{LayerMatrix, LayerShape, ModelError, ModelFiles, layer_shape};
 use pelton_quant::checkpoint::{fits_awq, fits_gptq, fits_hqq};
 use pelton_quant::dequantize_tensor;
-use pelton_quant::solve::quip;
+use pelton_quant::solve::{aqlm, quip};
 use pelton_tensor::DType;
 
 use crate::{Method, Options, QuantizeError, Result};
@@ -103,6 +103,10 @@ fn check(
         return Err(Refused::Shape(format!(
             "expected `--group` to divide its {k} inputs, got {group}"
         )));
+    }
+    if method == Method::Aqlm && !k.is_multiple_of(aqlm::DIM) {
+        let expected = format!("expected inputs in vectors of {}, got {k}", aqlm::DIM);
+        return Err(Refused::Shape(expected));
     }
     if method == Method::Quip && !quip::fits(matrix.shape) {
         return Err(Refused::Shape(

@@ -1,9 +1,11 @@
 //! From weights to a matrix in the layout of a method: the one place that pairs the two.
 
 use pelton_quant::checkpoint::{
-    Written, WrittenTensor, awq_tensors, fp4_tensors, fp8_tensors, gptq_tensors, gptq_v2_tensors,
-    hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors, quip_tensors,
+    Written, WrittenTensor, aqlm_tensors, awq_tensors, fp4_tensors, fp8_tensors, gptq_tensors,
+    gptq_v2_tensors, hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors,
+    quip_tensors,
 };
+use pelton_quant::solve::aqlm::{self, Aqlm};
 use pelton_quant::solve::fp4::{self, Fp4};
 use pelton_quant::solve::fp8::{self, Fp8};
 use pelton_quant::solve::gptq::Factor;
@@ -54,7 +56,20 @@ pub(crate) fn rounded(
             let solved = quip::solve(weights, grid.bits, None, n_threads)?;
             Written::new(solved, quip_tensors, Quip::weights)
         }
+        Method::Aqlm => in_codebooks(weights, options, grid, None, n_threads)?,
     })
+}
+
+/// Sums of codebooks; without a Hessian each vector gets its own nearest one.
+pub(crate) fn in_codebooks(
+    weights: Weights<'_>,
+    options: &Options,
+    grid: &Grid,
+    hessian: Option<&Hessian>,
+    n_threads: usize,
+) -> Result<Written> {
+    let solved = aqlm::solve(weights, grid.bits, hessian, options.gptq, n_threads)?;
+    Ok(Written::new(solved, aqlm_tensors, Aqlm::weights))
 }
 
 /// Rounds one input after the other, and makes each error good in those that follow; for methods that

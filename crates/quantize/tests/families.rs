@@ -151,6 +151,12 @@ fn every_method_writes_a_folder_that_loads_and_computes_nearly_the_same() {
         match method {
             Method::Rtn | Method::Gptq | Method::Awq => options.grid.group = Some(16),
             Method::Hqq => options.grid.group = Some(32),
+            // The bounds are those of 4 bits. 96 inputs have no transform.
+            Method::Quip => {
+                options.grid.bits = 4;
+                options.keep = vec!["down_proj".to_owned()];
+            }
+            Method::Aqlm => options.grid.bits = 3,
             _ => {}
         }
         let name = method.name();
@@ -192,6 +198,48 @@ fn a_budget_is_kept_and_kept_modules_stay_as_they_are() {
     assert!(!temp.path().join("none").exists());
 }
 
+#[test]
+fn every_family_with_a_plain_stream_is_rotated_and_computes_the_same() {
+    let temp = tempfile::tempdir().expect("temp");
+    let (mut n_rotated, mut n_refused, mut bad) = (0, 0, Vec::new());
+    for golden in decoders() {
+        let name = golden.checkpoint.name().to_owned();
+        let source = temp.path().join(&name);
+        golden.checkpoint.write_bare_folder(&source);
+        let mut files = ModelFiles::open(&source).expect(&name);
+        let mut options = Options::new(Method::Rtn);
+        (options.grid.bits, options.grid.group, options.rotate) = (8, None, true);
+        options.keep = vec!["down_proj".to_owned(), "layers.1".to_owned()];
+        let out = temp.path().join(format!("{name}-out"));
+        let mut written = write(&mut files, &options, None, &out);
+        if let Err(QuantizeError::Option(_)) = written {
+            options.keep.clear();
+            written = write(&mut files, &options, None, &out);
+        }
+        match written {
+            Ok(_) => {
+                n_rotated += 1;
+                let error = error_of(&out, &golden);
+                if error.is_nan() || error > BOUND {
+                    bad.push(format!("{name}: error {error:.3}"));
+                }
+            }
+            Err(QuantizeError::Source { why, .. }) => {
+                n_refused += usize::from(why.contains("--rotate"));
+                if !why.contains("--rotate") && !why.contains("several experts") {
+                    bad.push(format!("{name}: {why}"));
+                }
+            }
+            Err(QuantizeError::Shape { .. }) => {}
+            Err(error) => bad.push(format!("{name}: {error}")),
+        }
+        std::fs::remove_dir_all(&source).expect("removed");
+    }
+    println!("{n_rotated} rotated, {n_refused} refused");
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+    assert!(n_rotated >= 12 && n_refused >= 12, "{n_rotated} rotated, {n_refused} refused");
+}
+
 /// All files of a folder but times, by name.
 fn contents(folder: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(folder).expect("a folder");
@@ -216,11 +264,15 @@ fn contents(folder: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
 fn a_run_that_ended_in_the_middle_is_gone_on_with_to_the_same_bytes() {
     let temp = tempfile::tempdir().expect("temp");
     let (_, mut files, samples) = llama(temp.path());
-    for method in [Method::Awq, Method::Gptq, Method::Nf4] {
+    for method in [Method::Awq, Method::Gptq, Method::Nf4, Method::Quip, Method::Aqlm] {
         let mut options = Options::new(method);
-        if method != Method::Nf4 {
+        if let Method::Awq | Method::Gptq = method {
             options.grid.group = Some(16);
         }
+        if method == Method::Quip {
+            options.keep = vec!["down_proj".to_owned()];
+        }
+        options.rotate = method == Method::Awq;
         let whole = temp.path().join(format!("whole-{}", method.name()));
         write(&mut files, &options, Some(&samples), &whole).expect("writes");
 
@@ -243,9 +295,10 @@ fn a_run_that_ended_in_the_middle_is_gone_on_with_to_the_same_bytes() {
             quantize(&mut files, job, cpu, &out, watch)
         };
         // In the second layer: nothing is left without `resume`, and one layer with it.
-        assert!(run(&job(false), 9).expect("stops").is_none());
+        let n_layer = 7 - options.keep.len();
+        assert!(run(&job(false), n_layer + 2).expect("stops").is_none());
         assert!(!partial.exists());
-        assert!(run(&job(true), 9).expect("stops").is_none());
+        assert!(run(&job(true), n_layer + 2).expect("stops").is_none());
         assert!(partial.join("pelton-progress.json").exists() && !out.exists());
         // As a kill leaves it: half a file.
         std::fs::write(partial.join("model-00003-of-00003.safetensors"), "half").expect("written");
@@ -258,7 +311,7 @@ fn a_run_that_ended_in_the_middle_is_gone_on_with_to_the_same_bytes() {
             assert!(error.contains("another source, text or options"), "{error}");
         }
         let report = run(&job(true), usize::MAX).expect("ends").expect("not stopped");
-        assert_eq!((report.n_resumed_layers, report.matrices.len()), (1, 14));
+        assert_eq!((report.n_resumed_layers, report.matrices.len()), (1, 2 * n_layer));
         assert!(!partial.exists());
         let (found, expected) = (contents(&out), contents(&whole));
         assert!(found.keys().eq(expected.keys()), "{:?}", found.keys());

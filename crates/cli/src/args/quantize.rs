@@ -33,12 +33,13 @@ Methods:
   hqq          zero points that are not whole, found without a text
   quip         2, 3 or 4 bits: eight weights at a time become a vector of a lattice, between two
                Hadamard transforms
+  aqlm         2, 3 or 4 bits: eight weights at a time become a sum of entries of learned codebooks
   gguf         a GGUF file with `--type`, and an importance matrix where there is one
-`gptq`, `awq` and `smoothquant` need a text. With one, `int8`, `llm-int8`, `fp8`, `mxfp4`, `nvfp4`
-and `quip` make errors good as `gptq` does. `rtn` and `gptq` write the layout of GPTQ, `awq` that of
-AWQ's GEMM kernels, `llm-int8` and `nf4` that of bitsandbytes, `hqq` and `quip` their own, blocks of
-`fp8` that of DeepSeek, and all else compressed-tensors, each with its `quantization_config`.
-Embeddings, head, norms and routers stay as they are.
+`gptq`, `awq`, `smoothquant` and `aqlm` need a text. With one, `int8`, `llm-int8`, `fp8`, `mxfp4`,
+`nvfp4` and `quip` make errors good as `gptq` does. `rtn` and `gptq` write the layout of GPTQ, `awq`
+that of AWQ's GEMM kernels, `llm-int8` and `nf4` that of bitsandbytes, `hqq`, `quip` and `aqlm` their
+own, blocks of `fp8` that of DeepSeek, and all else compressed-tensors, each with its
+`quantization_config`. Embeddings, head, norms and routers stay as they are.
 
 The calibration text goes through the model layer by layer, in f32: each layer is solved for the output
 of the quantized layers before it. The memory that takes is printed first. Take a text like what the
@@ -60,8 +61,8 @@ pub(crate) struct QuantizeArgs {
     /// How codes are chosen, and in which layout they are written: rtn, gptq, awq and others below
     #[arg(long, value_parser = parse_method)]
     method: Way,
-    /// Bits of a weight: 2, 3, 4 or 8 for rtn, gptq and hqq, 2, 3 or 4 for quip [default: 4, or what
-    /// the method has]
+    /// Bits of a weight: 2, 3, 4 or 8 for rtn, gptq and hqq, 2, 3 or 4 for quip and aqlm [default: 4,
+    /// or what the method has]
     #[arg(long, value_name = "N")]
     bits: Option<usize>,
     /// Inputs that share a scale; `row` for all of them [default: 128 for rtn, gptq and awq, else
@@ -81,6 +82,10 @@ pub(crate) struct QuantizeArgs {
     /// be given more than once
     #[arg(long, value_name = "NAME")]
     keep: Vec<String>,
+    /// Rotate the residual stream first: the model computes the same, and no input of a matrix is much
+    /// larger than the others
+    #[arg(long)]
+    rotate: bool,
     /// Bits per weight of all matrices together, scales included; each gets bits of its own
     #[arg(long, value_name = "BITS", value_parser = parse_bpw, conflicts_with = "bits")]
     target_bpw: Option<f64>,
@@ -101,7 +106,7 @@ pub(crate) struct QuantizeArgs {
     /// Go on with what a run left that was killed; when it is interrupted, keep what is done
     #[arg(long)]
     pub(crate) resume: bool,
-    /// UTF-8 text that shows what the matrices read; needed by gptq, awq and smoothquant
+    /// UTF-8 text that shows what the matrices read; needed by gptq, awq, smoothquant and aqlm
     #[arg(long, value_name = "FILE", help_heading = "Calibration")]
     pub(crate) calibration: Option<PathBuf>,
     /// Windows of the text that are used
@@ -163,6 +168,7 @@ impl QuantizeArgs {
             ("--asymmetric", self.asymmetric),
             ("--fp8-type", self.fp8_type.is_some()),
             ("--keep", !self.keep.is_empty()),
+            ("--rotate", self.rotate),
             ("--target-bpw", self.target_bpw.is_some()),
             ("--target-size", self.target_size.is_some()),
             ("--act-order", self.act_order),
@@ -189,6 +195,7 @@ impl QuantizeArgs {
         options.gptq.act_order = self.act_order;
         options.fp8 = self.fp8_type.unwrap_or_default();
         options.keep.clone_from(&self.keep);
+        options.rotate = self.rotate;
         let bits = self.target_bpw.map(Target::BitsPerWeight);
         options.target = bits.or(self.target_size.map(Target::Bytes));
         options
@@ -226,6 +233,7 @@ impl QuantizeArgs {
         }
         let is_asymmetric = !symmetric && self.asymmetric;
         words.extend(is_asymmetric.then(|| "--asymmetric".to_owned()));
+        words.extend(self.rotate.then(|| "--rotate".to_owned()));
         words.extend(self.act_order.then(|| "--act-order".to_owned()));
         words.join(" ")
     }

@@ -1,7 +1,7 @@
 //! The matrices of a layer by the names of their modules, and what they read: for quantizers.
 
 use super::{LinearPlan, Lookup, NormPlan, Part};
-use crate::arch::{Mixer, Mlp, Part as Name, Residual};
+use crate::arch::{LayerSpec, Mixer, Mlp, NormKind, Part as Name, Residual, Wiring};
 use crate::decoder::Reads;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
@@ -186,6 +186,58 @@ pub fn outer_modules(files: &ModelFiles) -> Result<Vec<String>, ModelError> {
         }
     }
     Ok(modules)
+}
+
+/// The parts outside of layers that write and read the residual stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamEnds {
+    /// Name of the table of embeddings, `[vocab, hidden]`.
+    pub embedding: String,
+    /// The norm before the head.
+    pub final_norm: FoldNorm,
+    /// Name of the head's weight, `[vocab, hidden]`; where it shares the embeddings, the name that one of
+    /// its own would have.
+    pub head: String,
+    /// Whether the head shares the embeddings.
+    pub is_tied: bool,
+}
+
+/// Looks up the ends of a residual stream that can be rotated without changing what the model computes.
+///
+/// # Errors
+///
+/// When something reads or writes the stream other than by the matrices and norms of this and of
+/// [`layer_shape`]: norms that take off a mean or follow a mixer, learned positions, several streams, an
+/// encoder.
+pub fn stream_ends(files: &ModelFiles) -> Result<StreamEnds, ModelError> {
+    let spec = files.spec()?;
+    let is_plain = |layer: &LayerSpec| {
+        let Wiring { pre_norm, post_norm, residual, .. } = layer.wiring;
+        let is_added = matches!(residual, Residual::Sequential | Residual::ParallelTwoNorms);
+        pre_norm && !post_norm && is_added
+    };
+    let why = match &spec {
+        _ if spec.norm != NormKind::Rms => "its norms take off the mean, or have no weight",
+        _ if spec.encoder.is_some() => "it has an encoder",
+        _ if spec.positions.is_some() => "positions are added to the stream",
+        _ if spec.streams.is_some() => "it has several streams",
+        _ if spec.embedding_norm => "embeddings are normed",
+        _ if spec.layer_inputs.is_some() => "tokens have vectors for each layer",
+        _ if !spec.layers.iter().all(is_plain) => "norms follow the mixers, or mixers share one",
+        _ if !spec.ends.final_norm || !spec.ends.head => "it has no head behind a norm",
+        _ => "",
+    };
+    if !why.is_empty() {
+        return Err(ModelError::Export(format!("the stream cannot be rotated: {why}")));
+    }
+    let lookup = Lookup::new(files, &spec, 1);
+    let final_norm = lookup.optional_norm(true, Name::FinalNorm, 0)?;
+    Ok(StreamEnds {
+        embedding: format!("{}.weight", lookup.stem(Name::Embedding, 0)),
+        final_norm: final_norm.as_ref().and_then(norm).expect("invariant: a norm with a weight"),
+        head: format!("{}.weight", lookup.stem(Name::Head, 0)),
+        is_tied: spec.tied_embeddings,
+    })
 }
 
 impl LayerShape {

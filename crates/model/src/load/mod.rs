@@ -29,7 +29,10 @@ mod turned;
 mod walk;
 
 pub use cache::PackedCache;
-pub use matrices::{FoldNorm, LayerMatrix, LayerShape, StoredRows, layer_shape, outer_modules};
+pub use matrices::{
+    FoldNorm, LayerMatrix, LayerShape, StoredRows, StreamEnds, layer_shape, outer_modules,
+    stream_ends,
+};
 
 use pelton_quant::Compute;
 use pelton_tensor::{ActivationGroup, KvDtype, StateDtype};

@@ -29,15 +29,7 @@ pub(crate) struct Books {
 }
 
 pub(crate) const BOOKS: &[Books] = &[
-    Books {
-        name: "E8P12",
-        id: 7.0,
-        version: 1,
-        bits: 2,
-        word: 32,
-        finer_word: None,
-        finer: 1.0,
-    },
+    Books { name: "E8P12", id: 7.0, version: 1, bits: 2, word: 32, finer_word: None, finer: 1.0 },
     Books {
         name: "E8P12RVQ4B",
         id: 17.0,

@@ -140,6 +140,22 @@ impl Hessian {
         product
     }
 
+    /// The same with a share of its mean added to the diagonal, whose mean is then 1 and that share.
+    #[must_use]
+    pub(super) fn damped(&self, share: f64) -> Self {
+        let mut damped = self.clone();
+        let live = (0..self.k).map(|j| f64::from(self.at(j, j))).filter(|x| *x > 0.0);
+        let (n_live, total) = live.fold((0, 0.0), |(n, total), x| (n + 1, total + x));
+        let mean = if n_live == 0 { 1.0 } else { total / f64::from(n_live) };
+        damped.sum.iter_mut().for_each(|x| *x = (f64::from(*x) / mean) as f32);
+        for j in 0..self.k {
+            let size = &mut damped.sum[j * self.k + j];
+            // An input that is always zero says nothing about the others.
+            *size = if *size > 0.0 { *size } else { 1.0 } + share.max(1e-8) as f32;
+        }
+        damped
+    }
+
     /// The same inputs, each divided by its factor.
     #[must_use]
     pub fn divided(&self, factors: &[f32]) -> Self {

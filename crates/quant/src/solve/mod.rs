@@ -4,8 +4,8 @@
 //! weights [n, k] ─┬─ rtn ──────────────────────────────────────┐
 //!                 ├─ gptq ── Hessian of the layer's inputs ────┼─▶ Solved: codes, scales, zero points
 //!                 ├─ awq ─── Hessian and sizes of the inputs ──┘
-//!                 └─ fp8, nf4, fp4, int8, hqq, quip ─────────────▶ a type of their own each
-//!                    (fp8, fp4, int8 and quip also with the Hessian)
+//!                 └─ fp8, nf4, fp4, int8, hqq, quip, aqlm ───────▶ a type of their own each
+//!                    (fp8, fp4, int8, quip and aqlm also with the Hessian)
 //!
 //! w[n][j] = scale[n][g] * (code[n][j] - zero[n][g]),  g the group of input j
 //! ```
@@ -18,6 +18,7 @@
 //! Rows do not depend on each other once the Hessian is factored: they are shared among threads, and
 //! no bit depends on how many there are.
 
+pub mod aqlm;
 pub mod awq;
 pub mod fp4;
 pub mod fp8;

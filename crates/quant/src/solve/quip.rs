@@ -1,8 +1,8 @@
 //! QuIP#: eight weights at a time become a vector of the lattice E8, between two Hadamard transforms.
 //!
 //! ```text
-//! P = H(n)ᵀ diag(signs) / √n,  Q = H(k)ᵀ diag(signs) / √k      random signs: P W Qᵀ has no outliers
-//! W' = P W Qᵀ,  H' = Q H Qᵀ                                    the same outputs, and the same errors
+//! P, Q          rotations of outputs and of inputs: P W Qᵀ has no outliers        `Rotation`
+//! W' = P W Qᵀ,  H' = Q H Qᵀ                     the same outputs, and the same errors
 //! U = upper Cholesky factor of H'⁻¹
 //! for each eight inputs c:   q = scale · nearest(W'[c] / scale);  y U[c][c] = W'[c] - q;
 //!                            W'[later] -= y · U[c][later]       BlockLDLQ: GPTQ with vectors
@@ -27,8 +27,9 @@ use half::f16;
 use super::gptq::{self, Factor, in_blocks};
 use super::threads::for_chunks;
 use super::{Hessian, Result, Weights};
+use crate::Rotation;
 use crate::quip::{
-    BLOCK, BOOKS, Books, DIM, FINER_WORD, Finer, Hadamard, Nearest, Scales, in_panels, weights,
+    BLOCK, BOOKS, Books, DIM, FINER_WORD, Finer, Hadamard, Nearest, Scales, weights,
 };
 
 /// Rows on which scales are compared, at most.
@@ -94,15 +95,11 @@ pub fn fits([n, k]: [usize; 2]) -> bool {
 ///
 /// When inputs as many have no transform.
 pub fn factor(hessian: &Hessian, options: gptq::Options) -> Result<Factor> {
-    let (k, signs) = (hessian.k(), signs(hessian.k(), Side::Inputs));
-    let transform = transform(k);
+    let k = hessian.k();
+    let rotation = rotation(k, Side::Inputs);
     let mut moments = hessian.sum().to_vec();
-    let root = (k as f64).sqrt();
     for _ in 0..2 {
-        for (row, sign) in moments.chunks_exact_mut(k).zip(&signs) {
-            row.iter_mut().for_each(|x| *x *= sign);
-        }
-        in_panels(&mut moments, k, &transform, |_, _, x| x / root);
+        rotation.columns(&mut moments, k);
         for i in 0..k {
             for j in 0..i {
                 moments.swap(i * k + j, j * k + i);
@@ -132,7 +129,8 @@ pub fn solve(
     assert!(fits(weights.shape), "a matrix with transforms");
     let books = books(bits);
     let [n, k] = weights.shape;
-    let [sv, su] = [signs(n, Side::Outputs), signs(k, Side::Inputs)];
+    let (of_outputs, of_inputs) = (rotation(n, Side::Outputs), rotation(k, Side::Inputs));
+    let [sv, su] = [&of_outputs, &of_inputs].map(|rotation| rotation.signs().to_vec());
     let mut solved = Quip {
         shape: weights.shape,
         books,
@@ -140,7 +138,9 @@ pub fn solve(
         finer: vec![0; if books.finer_word.is_some() { n * k / DIM } else { 0 }],
         scales: Scales { su, sv, scale: 0.0, divisors: None, factor: 1.0 },
     };
-    let turned = turned(weights, &solved.scales);
+    let mut turned = weights.values.to_vec();
+    of_inputs.rows(&mut turned);
+    of_outputs.columns(&mut turned, k);
     let squares: f64 = turned.iter().map(|x| f64::from(*x).powi(2)).sum();
     let size = (squares / turned.len().max(1) as f64).sqrt() as f32;
     // The codebook has no zero: a scale of 0 says that all weights are.
@@ -294,30 +294,6 @@ impl Walk<'_> {
     }
 }
 
-/// `P W Qᵀ`.
-fn turned(weights: Weights<'_>, scales: &Scales) -> Vec<f32> {
-    let [n, k] = weights.shape;
-    let [of_outputs, of_inputs] = [n, k].map(transform);
-    let mut turned = vec![0.0_f32; n * k];
-    let mut line = vec![0.0_f64; k];
-    let rows = weights.values.chunks_exact(k).zip(turned.chunks_exact_mut(k));
-    for ((row, out), sv) in rows.zip(&scales.sv) {
-        for ((line, w), su) in line.iter_mut().zip(row).zip(&scales.su) {
-            *line = f64::from(w * su * sv);
-        }
-        of_inputs.apply(&mut line, 1);
-        out.iter_mut().zip(&line).for_each(|(out, x)| *out = *x as f32);
-    }
-    let root = (n as f64 * k as f64).sqrt();
-    in_panels(&mut turned, k, &of_outputs, |_, _, x| x / root);
-    turned
-}
-
-/// The transpose of the transform that readers apply.
-fn transform(side: usize) -> Hadamard {
-    Hadamard::new(side).expect("a side with a transform").transposed()
-}
-
 /// A side of a matrix.
 #[derive(Clone, Copy)]
 enum Side {
@@ -325,14 +301,7 @@ enum Side {
     Inputs,
 }
 
-/// Random signs, the same for all matrices with this side.
-fn signs(len: usize, side: Side) -> Vec<f32> {
-    let is_negative = |i: usize| {
-        // The finalizer of SplitMix64 (Steele, Lea and Flood, 2014) as a hash.
-        let mut x = (2 * i as u64 + side as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x >> 63 == 1
-    };
-    (0..len).map(|i| if is_negative(i) { -1.0 } else { 1.0 }).collect()
+/// The rotation of all matrices with this side.
+fn rotation(len: usize, side: Side) -> Rotation {
+    Rotation::new(len, side as u64).expect("a side with a transform")
 }

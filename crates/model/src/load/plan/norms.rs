@@ -21,7 +21,7 @@ impl<'a> Lookup<'a, '_> {
         })
     }
 
-    pub(super) fn optional_norm(
+    pub(in crate::load) fn optional_norm(
         &self,
         is_there: bool,
         name: Name,

@@ -6,6 +6,7 @@
 //! A [`Written`] matrix knows its tensors and its weights: `tests/written.rs` reads every layout back
 //! and compares all bits.
 
+mod aqlm;
 mod bytes;
 mod hqq;
 mod nibbles;
@@ -17,6 +18,7 @@ use std::rc::Rc;
 use half::f16;
 use pelton_tensor::DType;
 
+pub use aqlm::aqlm_tensors;
 pub use bytes::{fp8_tensors, int8_tensors, llm_int8_tensors};
 pub use hqq::{fits_hqq, hqq_tensors};
 pub use nibbles::{fp4_tensors, nf4_tensors};
