@@ -187,11 +187,11 @@ fn solve_matrix(
 }
 
 /// The factor of what is read at a place. Of wide layers one is large, so that only the last is kept.
-fn factor<'a>(
-    factors: &'a mut BTreeMap<Reads, gptq::Factor>,
+fn factor(
+    factors: &mut BTreeMap<Reads, gptq::Factor>,
     reads: Reads,
     new: impl FnOnce() -> solve::Result<gptq::Factor>,
-) -> solve::Result<&'a gptq::Factor> {
+) -> solve::Result<&gptq::Factor> {
     if !factors.contains_key(&reads) {
         factors.clear();
         factors.insert(reads, new()?);

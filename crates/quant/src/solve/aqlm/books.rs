@@ -29,16 +29,16 @@ impl Books {
         n_threads: usize,
     ) -> Self {
         let vectors = values.as_chunks::<DIM>().0;
-        let stride = vectors.len().div_ceil(SAMPLE).max(1);
         let per_row = k / DIM;
         let weight = |at: usize| match importance {
             None => 1.0,
             Some(all) => all[at % per_row * DIM..][..DIM].iter().sum::<f32>(),
         };
         // Strides that share no factor with a row take vectors of all columns.
-        let stride =
-            (stride..).find(|stride| stride % 2 == 1 && per_row % stride != 0).unwrap_or(1);
-        let stride = if vectors.len() <= SAMPLE { 1 } else { stride };
+        let stride = match vectors.len().div_ceil(SAMPLE) {
+            0 | 1 => 1,
+            least => (least..).find(|stride| gcd(*stride, per_row) == 1).unwrap_or(1),
+        };
         let mut sample: Vec<Point> = (0..vectors.len())
             .step_by(stride)
             .map(|at| Point { x: vectors[at], weight: weight(at), nearest: 0 })
@@ -81,6 +81,11 @@ impl Books {
             }
         }
     }
+}
+
+/// The greatest common divisor (Euclid).
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// A vector of the sample.
