@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod allocate;
+mod apart;
 mod budget;
 mod calibrate;
 mod card;
@@ -31,6 +32,7 @@ mod config;
 mod error;
 mod fold;
 mod folder;
+mod hessians;
 mod imatrix;
 mod layer;
 mod method;
@@ -54,8 +56,12 @@ pub use method::Method;
 pub use options::{Options, Target};
 pub use report::{MatrixReport, Report};
 
+/// Rows of the calibration below which an expert's matrices are not solved for these rows alone.
+pub const LEAST_EXPERT_ROWS: u64 = hessians::LEAST_ROWS;
+
 use calibrate::Calibration;
 use folder::Folder;
+use hessians::Hessians;
 use source::Matrices;
 
 /// The caller's side of a quantization.
@@ -118,7 +124,8 @@ pub fn quantize(
     let layers = source::layers(files, options)?;
     let n_threads = cpu.team.n_threads();
     let n_matrices = source::n_matrices(&layers, options);
-    let work = layer::Work { options, bits: None, n_threads, n_matrices, watch };
+    let most_bytes = hessians::MOST_BYTES;
+    let work = layer::Work { options, bits: None, n_threads, n_matrices, most_bytes, watch };
     let bits = match options.target {
         None => None,
         Some(target) => match budget::divide(files, &layers, (target, job.samples), &cpu, &work)? {
@@ -147,15 +154,15 @@ pub fn quantize(
             false => match solve_layer(files, idx, shape, &mut calibration, &work)? {
                 None => false,
                 Some(solved) => {
-                    folder.add_layer(files, idx, &solved, options)?;
+                    folder.add_layer(files, (idx, shape), &solved, options)?;
                     true
                 }
             },
         };
+        files.clear_patches();
         if !is_whole {
             return Ok(None);
         }
-        files.clear_patches();
     }
     let totals = folder.totals();
     let report = Report {
@@ -195,22 +202,44 @@ fn solve_layer(
     calibration: &mut Option<Calibration>,
     work: &layer::Work<'_>,
 ) -> Result<Option<layer::SolvedLayer>> {
-    let hessians = match calibration {
-        None => None,
-        Some(calibration) => match calibration.gather(files, idx, shape, work)? {
-            Some(hessians) => Some(hessians),
-            None => return Ok(None),
-        },
-    };
-    let mut matrices = Matrices::read(files, shape)?;
-    let Some(solved) = layer::solve(shape, files, &mut matrices, hessians, work)? else {
+    let Some(solved) = solve_parts(files, idx, shape, calibration, work)? else {
         return Ok(None);
     };
     if let Some(calibration) = calibration {
-        solved.patch(files, shape);
+        solved.patch(files, shape)?;
         if !calibration.advance(files, idx, work)? {
             return Ok(None);
         }
     }
     Ok(Some(solved))
+}
+
+/// Solves a layer part by part. `None` when it was stopped.
+fn solve_parts(
+    files: &ModelFiles,
+    idx: usize,
+    shape: &LayerShape,
+    calibration: &mut Option<Calibration>,
+    work: &layer::Work<'_>,
+) -> Result<Option<layer::SolvedLayer>> {
+    let Some(calibration) = calibration else {
+        let mut matrices = Matrices::read(files, shape)?;
+        return layer::solve(shape, files, &mut matrices, &mut Hessians::default(), work);
+    };
+    calibration.load(files, idx)?;
+    let mut all: Option<layer::SolvedLayer> = None;
+    let mut divided = None;
+    for part in hessians::parts(shape, work.most_bytes) {
+        let gathered = calibration.gather(&part, divided.take(), work)?;
+        let Some(mut hessians) = gathered else { return Ok(None) };
+        let mut matrices = Matrices::read(files, &part)?;
+        let solved = layer::solve(&part, files, &mut matrices, &mut hessians, work)?;
+        let Some(solved) = solved else { return Ok(None) };
+        match &mut all {
+            Some(all) => all.extend(solved),
+            None => all = Some(solved),
+        }
+        divided = hessians.into_divided();
+    }
+    Ok(all)
 }

@@ -24,12 +24,14 @@ mod packer;
 mod part;
 mod plan;
 mod quantization;
+mod slice;
 mod streams;
 mod turned;
 mod walk;
 
 pub use cache::PackedCache;
 pub use matrices::{FoldNorm, LayerMatrix, LayerShape, StoredRows, layer_shape, outer_modules};
+pub use slice::ExpertSlice;
 
 use pelton_quant::Compute;
 use pelton_tensor::{ActivationGroup, KvDtype, StateDtype};
