@@ -19,11 +19,14 @@ fn values(files: &ModelFiles, name: &str) -> Vec<f64> {
     dequantize_tensor(&view).expect(name).into_iter().map(f64::from).collect()
 }
 
-/// The matrix `[n, k]`, and its bias in a tensor of several experts.
+/// The matrix `[n, k]`, and its bias.
 fn matrix(files: &ModelFiles, matrix: &LayerMatrix) -> (Vec<f64>, Vec<f64>) {
     let n = matrix.shape[0];
     let Some(slice) = &matrix.slice else {
-        return (values(files, &matrix.tensor()), vec![0.0; n]);
+        let bias = format!("{}.bias", matrix.module);
+        let has_bias = files.tensors().get(&bias).is_some();
+        let bias = if has_bias { values(files, &bias) } else { vec![0.0; n] };
+        return (values(files, &matrix.tensor()), bias);
     };
     let of = |slice: &pelton_model::ExpertSlice| -> Vec<f64> {
         let all = values(files, &slice.tensor);

@@ -4,6 +4,7 @@
 //! ```text
 //! for each layer:
 //!   load it in f32, run all texts, gather the Hessian of every place that matrices read   calibrate
+//!   (of experts as many at a time as there may be Hessians in memory)                      hessians
 //!   AWQ: fold factors into what comes before                                               fold
 //!   solve each matrix; write its tensors to the layer's file                               layer, folder
 //!   load the layer with its new weights, and run all texts through it: inputs of the next
