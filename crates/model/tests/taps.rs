@@ -8,7 +8,6 @@ use pelton_model::{
     CpuDevice, LayerMatrix, LayerShape, LayerWalk, Mixer, ModelFiles, Reads, layer_shape,
 };
 use pelton_quant::dequantize_tensor;
-use pelton_tensor::TensorSource;
 
 use crate::common::{Golden, all, golden};
 

@@ -378,7 +378,7 @@ fn experts_that_saw_few_rows_are_named_and_the_model_still_computes() {
     assert!(words.starts_with(&format!("{} matrices: ", named.len())), "{words}");
     assert_eq!(report.unsolved(), None);
     let card = std::fs::read_to_string(out.join("README.md")).expect("a card");
-    assert!(card.contains(&words) && card.contains("less than 32 rows"), "{card}");
+    assert!(card.contains(&words) && card.contains("less than 16 rows"), "{card}");
     assert!(error_of(&out, &golden) < BOUND, "{}", error_of(&out, &golden));
 
     let out = temp.path().join("enough");
