@@ -210,9 +210,12 @@ mod tests {
             let mut files = ModelFiles::open(&source).expect(&name);
             let n_layers = files.spec().expect("a spec").layers.len();
             let shapes = (0..n_layers).map(|layer| layer_shape(&files, layer).expect("a layer"));
-            let is_dense = |shape: LayerShape| {
-                shape.matrices.iter().all(|m| m.reads.is_some() && !m.is_transposed)
+            let is_float = |m: &LayerMatrix| {
+                let dtype = files.stored(&m.tensor()).map(|view| view.dtype);
+                matches!(dtype, Some(DType::F32 | DType::F16 | DType::Bf16))
             };
+            let is_read = |m: &LayerMatrix| m.reads.is_some() && !m.is_transposed && is_float(m);
+            let is_dense = |shape: LayerShape| shape.matrices.iter().all(is_read);
             if !shapes.map(is_dense).collect::<Vec<_>>().into_iter().all(|dense| dense) {
                 continue;
             }

@@ -195,15 +195,19 @@ mod tests {
         let whole = whole.expect("not stopped");
         assert_eq!(parts(&shape, MOST_BYTES), std::slice::from_ref(&shape));
 
-        let most = bytes_of(&shape.matrices) / 3;
+        // What every row goes through is a part, and two experts are.
+        let of = |matrix: &&LayerMatrix, own| expert_of(matrix) == own;
+        let own = |own| shape.matrices.iter().filter(|m| of(m, own)).cloned().collect::<Vec<_>>();
+        let most = 2 * bytes_of(&own(Some(0)));
         let cut = parts(&shape, most);
-        assert!(cut.len() >= 3, "{} parts", cut.len());
+        assert_eq!(cut.len(), 5, "a mixture of eight experts");
+        assert_eq!(cut[0].matrices, own(None));
         let n_few = shape.matrices.iter().filter(|m| m.reads.is_some_and(|r| whole.is_few(r)));
         let n_few = n_few.count();
         assert!(n_few > 0 && n_few < 24, "{n_few} of few rows");
         let (mut divided, mut n_seen) = (None, 0);
-        for part in cut {
-            assert!(bytes_of(&part.matrices) <= most, "{part:?}");
+        for (nth, part) in cut.into_iter().enumerate() {
+            assert!(nth == 0 || bytes_of(&part.matrices) <= most, "{part:?}");
             let gathered = calibration.gather(&part, divided.take(), &work(3)).expect("numbers");
             let gathered = gathered.expect("not stopped");
             for matrix in &part.matrices {
