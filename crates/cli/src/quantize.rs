@@ -8,7 +8,8 @@ use pelton_bench::quality::Tokens;
 use pelton_llm::LocalModel;
 use pelton_model::{ModelFiles, layer_shape};
 use pelton_quantize::{
-    Job, Method, Needs, QuantizeError, Report, Samples, Watch, check_target, quantize as write,
+    Job, LEAST_EXPERT_ROWS, Method, Needs, QuantizeError, Report, Samples, Watch, check_target,
+    quantize as write,
 };
 use sha2::{Digest, Sha256};
 
@@ -185,6 +186,10 @@ impl Output<'_> {
         }
         if let Some(unsolved) = self.report.unsolved() {
             rows.push(("only rounded", format!("{unsolved}; their inputs are not gathered")));
+        }
+        if let Some(few) = self.report.few() {
+            let least = LEAST_EXPERT_ROWS;
+            rows.push(("few rows", format!("{few}; of experts that saw less than {least}")));
         }
         if let Some([rounded, own]) = self.report.mean_errors()
             && self.method != Method::Rtn.name()

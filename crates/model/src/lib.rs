@@ -61,8 +61,8 @@ pub use inspect::{Ignored, InspectedEncoder, Inspection, Quantization, TensorTot
 pub use kv::{KvFootprint, KvPlace, KvShape, NarrowKv, SwapStore};
 pub use layer::KvHeads;
 pub use load::{
-    FoldNorm, LayerMatrix, LayerShape, LoadOptions, LoadProgress, PackedCache, StoredRows,
-    StreamEnds, check, layer_shape, load, outer_modules, stored_bytes, stream_ends,
+    ExpertSlice, FoldNorm, LayerMatrix, LayerShape, LoadOptions, LoadProgress, PackedCache,
+    StoredRows, StreamEnds, check, layer_shape, load, outer_modules, stored_bytes, stream_ends,
 };
 pub use outline::ModelOutline;
 pub use parameters::{MatrixRole, MatrixShape, Parameters};

@@ -26,6 +26,7 @@ mod seam;
 mod seq2seq;
 mod shared_pages;
 mod streams;
+mod taps;
 mod vectors_of_decoders;
 mod walk;
 mod wrapped;

@@ -162,10 +162,10 @@ fn matrices_are_listed_with_what_they_read_and_patches_are_read_in_place_of_file
         ("mlp.down_proj", [64, 96], Some(Reads::Hidden)),
     ];
     assert_eq!(listed, expected);
-    let norms = [&shape.mixer_norm, &shape.mlp_norm].map(|norm| norm.as_ref().expect("a norm"));
+    let norms = [Reads::Mixer, Reads::Mlp].map(|place| &shape.norms[&place]);
     assert_eq!(norms[0].weight, "model.layers.1.input_layernorm.weight");
     assert_eq!(norms[1].weight, "model.layers.1.post_attention_layernorm.weight");
-    let rows = [&shape.values, &shape.ups].map(|rows| rows.as_ref().expect("rows"));
+    let rows = [Reads::Attended, Reads::Hidden].map(|place| &shape.rows[&place]);
     assert_eq!(rows[0].module, "model.layers.1.self_attn.v_proj");
     assert_eq!((rows[1].module.as_str(), rows[1].rows.len()), ("model.layers.1.mlp.up_proj", 96));
 
@@ -178,5 +178,6 @@ fn matrices_are_listed_with_what_they_read_and_patches_are_read_in_place_of_file
     // Values that several query heads share are not divided.
     TinyModel::default().write_folder(folder.path());
     let files = ModelFiles::open(folder.path()).expect("a model");
-    assert_eq!(layer_shape(&files, 0).expect("a layer").values, None);
+    let shape = layer_shape(&files, 0).expect("a layer");
+    assert_eq!(shape.rows.get(&Reads::Attended), None);
 }

@@ -32,8 +32,7 @@ pub(crate) fn divide(
     let own = layers.iter().flat_map(|layer| &layer.matrices);
     let own: Vec<_> = own.filter(|matrix| !work.options.keeps(&matrix.module)).collect();
     let n_weights: u64 = own.iter().map(|matrix| (matrix.shape[0] * matrix.shape[1]) as u64).sum();
-    let stored = |name: String| files.stored(&name).map_or(0, |view| view.data.len() as u64);
-    let own_bytes: u64 = own.iter().map(|matrix| stored(matrix.tensor())).sum();
+    let own_bytes: u64 = own.iter().map(|matrix| source::n_stored_bytes(files, matrix)).sum();
     // Everything that is not a weight of these matrices.
     let rest_bits = match target {
         Target::BitsPerWeight(_) => 0,

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use pelton_base::TokenId;
 use pelton_model::{ArchSpec, CpuDevice, LayerShape, LayerWalk, ModelFiles, Reads, TextRows};
-use pelton_quant::solve::{Hessian, SolveError};
+use pelton_quant::solve::Hessian;
 use serde::Serialize;
 
+use crate::hessians::{self, Hessians, MOST_BYTES};
 use crate::layer::Work;
 use crate::{Options, QuantizeError, Result, sensitivity};
 
@@ -103,7 +104,8 @@ pub struct Needs {
     pub activation_bytes: u64,
     /// The largest layer in f32: packed, as values, and rounded.
     pub layer_bytes: u64,
-    /// Hessians of the largest layer, and the factors of one.
+    /// Hessians of the largest layer, or of as many of its experts as are gathered together, and
+    /// the factors of one.
     pub hessian_bytes: u64,
 }
 
@@ -126,10 +128,8 @@ impl Needs {
             return Self { activation_bytes: 0, layer_bytes, hessian_bytes: 0 };
         };
         let hessians = |layer: &LayerShape| -> u64 {
-            let widths: BTreeMap<_, _> =
-                layer.matrices.iter().map(|matrix| (matrix.reads, matrix.shape[1])).collect();
-            let widest = widths.values().copied().max().unwrap_or(0) as u64;
-            widths.values().map(|k| Hessian::bytes(*k)).sum::<u64>() + 28 * widest * widest
+            let parts = hessians::parts(layer, MOST_BYTES);
+            parts.iter().map(|part| hessians::bytes(part, layer)).max().unwrap_or(0)
         };
         // A budget is divided before the first layer is solved: rows for each matrix.
         let n_rows = match options.target {
@@ -152,9 +152,6 @@ impl Needs {
         self.activation_bytes + self.layer_bytes + self.hessian_bytes
     }
 }
-
-/// The Hessian of each place that matrices of a layer read.
-pub(crate) type Hessians = BTreeMap<Reads, Hessian>;
 
 /// Rows, and the sum of squares of each input, of each place that matrices of a layer read.
 pub(crate) type Squares = BTreeMap<Reads, (u64, Vec<f64>)>;
@@ -216,47 +213,38 @@ impl Calibration {
         rows.iter_mut().for_each(|rows| self.walk.run(rows, None));
     }
 
-    /// Runs all texts through a layer as it is stored, and gathers what its matrices read. `None`
-    /// when it was stopped.
+    /// Runs all texts through the loaded layer, and gathers what matrices of `part` read, which is
+    /// some of the layer's. `divided` is what its experts read, where that is known. `None` when it
+    /// was stopped.
     pub(crate) fn gather(
         &mut self,
-        files: &ModelFiles,
-        layer: usize,
-        shape: &LayerShape,
+        part: &LayerShape,
+        divided: Option<Hessian>,
         work: &Work<'_>,
     ) -> Result<Option<Hessians>> {
-        let mut hessians: Hessians = shape
-            .matrices
-            .iter()
-            .filter_map(|matrix| Some((matrix.reads?, matrix.shape[1])))
-            .map(|(reads, k)| (reads, Hessian::new(k, work.n_threads)))
-            .collect();
-        self.walk.load(files, layer)?;
+        let mut hessians = Hessians::new(part, divided, work.n_threads);
         let mut x = TextRows::default();
         for rows in &self.rows {
             if (work.watch.is_stopped)() {
                 return Ok(None);
             }
             x.clone_from(rows);
-            let mut failed: Option<(Reads, SolveError)> = None;
+            let mut failed = None;
             self.walk.run(
                 &mut x,
                 Some(&mut |reads, rows: &[f32]| {
-                    if let Some(hessian) = hessians.get_mut(&reads)
-                        && let Err(error) = hessian.add(rows)
-                    {
+                    if let Err(error) = hessians.add(reads, rows) {
                         failed.get_or_insert((reads, error));
                     }
                 }),
             );
             if let Some((reads, source)) = failed {
-                let reader = shape.matrices.iter().find(|matrix| matrix.reads == Some(reads));
+                let reader = part.matrices.iter().find(|matrix| matrix.reads == Some(reads));
                 let module = reader.map_or(String::new(), |matrix| matrix.module.clone());
                 return Err(QuantizeError::Matrix { module, source });
             }
         }
-        let finish = |(reads, hessian): (Reads, Hessian)| (reads, hessian.finish());
-        Ok(Some(hessians.into_iter().map(finish).collect()))
+        Ok(Some(hessians.finish()))
     }
 
     /// Runs all texts through a layer as it is stored, for good. Returns the rows and the sums of squares
@@ -264,23 +252,22 @@ impl Calibration {
     pub(crate) fn squares(
         &mut self,
         files: &ModelFiles,
-        layer: usize,
+        (layer, shape): (usize, &LayerShape),
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<Option<Squares>> {
         self.walk.load(files, layer)?;
-        let mut sums = Squares::new();
+        let places = shape.matrices.iter().filter_map(|m| Some((m.reads?, m.shape[1])));
+        let mut sums: Squares = places.map(|(reads, k)| (reads, (0, vec![0.0; k]))).collect();
         for rows in &mut self.rows {
             if is_stopped() {
                 return Ok(None);
             }
-            let n_rows = rows.x.len() / self.walk.spec().hidden_size;
             self.walk.run(
                 rows,
                 Some(&mut |reads, rows: &[f32]| {
-                    let width = rows.len() / n_rows;
-                    let (n, sums) = sums.entry(reads).or_insert_with(|| (0, vec![0.0; width]));
-                    *n += n_rows as u64;
-                    for row in rows.chunks_exact(width) {
+                    let Some((n, sums)) = sums.get_mut(&reads) else { return };
+                    *n += (rows.len() / sums.len()) as u64;
+                    for row in rows.chunks_exact(sums.len()) {
                         sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(*x).powi(2));
                     }
                 }),

@@ -1,6 +1,6 @@
 //! The model card: how a folder came to be, and what it lost.
 
-use crate::{Options, Report};
+use crate::{LEAST_EXPERT_ROWS, Options, Report};
 
 /// The card as markdown. `name` is that of the folder, `data` describes the calibration.
 pub(crate) fn card(
@@ -22,6 +22,13 @@ pub(crate) fn card(
     }
     if let Some(unsolved) = report.unsolved() {
         rows.push(("rounded to nearest, because inputs are not gathered", unsolved));
+    }
+    let few = format!(
+        "experts that saw less than {LEAST_EXPERT_ROWS} rows: gate and up for the rows of all, down to \
+         nearest"
+    );
+    if let Some(named) = report.few() {
+        rows.push((&few, named));
     }
     if let Some([rounded, own]) = report.mean_errors() {
         rows.push((

@@ -4,7 +4,10 @@
 //! ```text
 //! attention norm ─▶ q, k, v        v ─▶ output projection      (as many value heads as query heads)
 //! second norm ────▶ gate, up       up ─▶ down                  (with a gate, which is not divided)
+//! latent norm ────▶ q_b; kv_b      kv_b ─▶ output projection   (its rows of values)
 //! ```
+//!
+//! Of experts only up and down are scaled: their norm is read by the router, too.
 //!
 //! Where nothing can be divided, factors are 1 and only ranges are clipped: norms that something else
 //! reads too, values that several query heads share, an activation in between. The same holds where a
@@ -20,7 +23,7 @@ use pelton_model::{FoldNorm, LayerMatrix, LayerShape, ModelFiles, Reads, StoredR
 use pelton_quant::solve::{Weights, awq, smooth};
 use pelton_tensor::DType;
 
-use crate::calibrate::Hessians;
+use crate::hessians::Hessians;
 use crate::source::{Matrices, vector};
 use crate::{Method, Options, QuantizeError, Result};
 
@@ -48,17 +51,13 @@ pub(crate) fn fold(
 ) -> Result<Folded> {
     // Rows are divided before the columns of the same matrix are scaled, so that the search sees the
     // rows as they will be.
-    let places = [
-        (Reads::Attended, shape.values.as_ref().map(Before::Rows)),
-        (Reads::Mixer, shape.mixer_norm.as_ref().map(Before::Norm)),
-        (Reads::Hidden, shape.ups.as_ref().map(Before::Rows)),
-        (Reads::Mlp, shape.mlp_norm.as_ref().map(Before::Norm)),
-    ];
+    let rows = shape.rows.iter().map(|(reads, rows)| (*reads, Before::Rows(rows)));
+    let norms = shape.norms.iter().map(|(reads, norm)| (*reads, Before::Norm(norm)));
     let mut folded = Folded::default();
-    for (reads, before) in places {
+    for (reads, before) in rows.chain(norms) {
         let readers: Vec<&LayerMatrix> =
             shape.matrices.iter().filter(|matrix| matrix.reads == Some(reads)).collect();
-        let (Some(before), Some(hessian)) = (before, hessians.get(&reads)) else { continue };
+        let Some(hessian) = hessians.get(reads).filter(|_| !readers.is_empty()) else { continue };
         let is_kept = readers.iter().any(|matrix| options.keeps(&matrix.module))
             || matches!(before, Before::Rows(rows) if options.keeps(&rows.module));
         if is_kept {
@@ -175,22 +174,23 @@ mod tests {
         let mut options = Options::new(method);
         options.grid.group = None;
         let watch = Watch { is_stopped: &|| false, progress: &|_, _| () };
-        let work = Work { options: &options, bits: None, n_threads: 1, n_matrices: 0, watch };
+        let most_bytes = crate::hessians::MOST_BYTES;
+        let (options, n_threads) = (&options, 1);
+        let work = Work { options, bits: None, n_threads, n_matrices: 0, most_bytes, watch };
         let device = CpuDevice::with_threads(Some(1)).expect("a device");
         let begun = Calibration::begin(files, device, samples, &|| false);
         let mut calibration = begun.expect("embeds").expect("not stopped");
         let mut n_scaled = 0;
         for layer in 0..files.spec().expect("a spec").layers.len() {
             let shape = layer_shape(files, layer).expect("a layer");
-            let hessians = calibration.gather(files, layer, &shape, &work).expect("numbers");
+            calibration.load(files, layer).expect("loads");
+            let hessians = calibration.gather(&shape, None, &work).expect("numbers");
             let mut hessians = hessians.expect("not stopped");
             let mut matrices = Matrices::read(files, &shape).expect("matrices");
-            let folded =
-                fold(files, &shape, &mut matrices, &mut hessians, &options).expect("folds");
+            let folded = fold(files, &shape, &mut matrices, &mut hessians, options).expect("folds");
             n_scaled += folded.alphas.values().filter(|alpha| **alpha > 0.0).count();
-            for (module, values) in &matrices.values {
-                files.patch(&format!("{module}.weight"), values);
-            }
+            let values = shape.matrices.iter().map(|m| Ok((m, matrices.values[&m.module].clone())));
+            crate::layer::patch(files, values).expect("patched");
             for (name, values) in &matrices.vectors {
                 files.patch(name, values);
             }
@@ -210,9 +210,12 @@ mod tests {
             let mut files = ModelFiles::open(&source).expect(&name);
             let n_layers = files.spec().expect("a spec").layers.len();
             let shapes = (0..n_layers).map(|layer| layer_shape(&files, layer).expect("a layer"));
-            let is_dense = |shape: LayerShape| {
-                shape.matrices.iter().all(|m| m.reads.is_some() && !m.is_transposed)
+            let is_float = |m: &LayerMatrix| {
+                let dtype = files.stored(&m.tensor()).map(|view| view.dtype);
+                matches!(dtype, Some(DType::F32 | DType::F16 | DType::Bf16))
             };
+            let is_read = |m: &LayerMatrix| m.reads.is_some() && !m.is_transposed && is_float(m);
+            let is_dense = |shape: LayerShape| shape.matrices.iter().all(is_read);
             if !shapes.map(is_dense).collect::<Vec<_>>().into_iter().all(|dense| dense) {
                 continue;
             }

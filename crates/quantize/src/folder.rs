@@ -26,6 +26,7 @@ use pelton_quant::dequantize_tensor;
 use pelton_tensor::{DType, Safetensors, TensorSource, TensorView, write_safetensors};
 use serde_json::{Map, Value, json};
 
+use crate::apart::{Apart, Plain, kept_modules};
 use crate::config::Bits;
 use crate::layer::{SolvedLayer, n_bytes, patch};
 use crate::progress::{self, LayerDone, Progress};
@@ -40,6 +41,8 @@ pub(crate) struct Folder {
     prefixes: Vec<String>,
     /// Modules that are quantized, of each layer.
     modules: Vec<Vec<String>>,
+    /// Matrices of experts that stay plain floats but are written under other names.
+    kept: Vec<String>,
     /// The file with embeddings and head.
     outside: LayerDone,
     progress: Progress,
@@ -92,6 +95,7 @@ impl Folder {
             temporary,
             prefixes: layers.iter().map(|layer| layer.prefix.clone()).collect(),
             modules: layers.iter().map(modules).collect(),
+            kept: layers.iter().flat_map(|layer| kept_modules(layer, options)).collect(),
             outside: LayerDone::default(),
             progress,
             is_kept: resume,
@@ -139,14 +143,15 @@ impl Folder {
         let stored = Safetensors::open_file(&file)?;
         let format = |source| ModelError::Format { file: file.clone(), source };
         let done = &self.progress.layers()[layer];
-        for report in &done.reports {
+        let found = done.reports.iter().map(|report| {
             let matrix = shape.matrices.iter().find(|matrix| matrix.module == report.module);
             let found = scheme.find(&stored, &report.module, report.shape).map_err(format)?;
             let (Some(matrix), Some(found)) = (matrix, found) else {
                 return Err(damaged(format!("`{}` is missing", report.module)));
             };
-            patch(files, matrix, &found.dequantize().map_err(format)?);
-        }
+            Ok((matrix, found.dequantize().map_err(format)?))
+        });
+        patch(files, found)?;
         for name in &done.vectors {
             let Some(view) = stored.get(name) else {
                 return Err(damaged(format!("`{name}` is missing")));
@@ -160,10 +165,11 @@ impl Folder {
     pub(crate) fn add_layer(
         &mut self,
         files: &ModelFiles,
-        layer: usize,
+        (layer, shape): (usize, &LayerShape),
         solved: &SolvedLayer,
         options: &Options,
     ) -> Result<()> {
+        let apart = Apart::of(files, shape, options);
         let mut made: Vec<(String, WrittenTensor)> = Vec::new();
         let (mut n_quantized_bytes, mut n_weights) = (0, 0);
         for (written, report) in &solved.matrices {
@@ -187,12 +193,14 @@ impl Folder {
         let is_kept = |name: &&str| {
             name.starts_with(&self.prefixes[layer])
                 && !quantized.iter().any(|own| own == name)
+                && !apart.replaced.contains(*name)
                 && !solved.vectors.contains_key(*name)
         };
         let names = files.tensors().names().into_iter();
         let mut views: Vec<TensorView<'_>> =
             names.filter(is_kept).filter_map(|name| files.stored(name)).collect();
         views.extend(vectors.iter().map(|(view, data)| TensorView { data, ..*view }));
+        views.extend(apart.plain.iter().map(Plain::view));
         views.extend(made.iter().map(|(name, WrittenTensor { dtype, shape, data, .. })| {
             TensorView { name, dtype: *dtype, shape, data }
         }));
@@ -331,7 +339,8 @@ impl Folder {
         };
         let names = tensors.names().into_iter().filter(is_plain);
         let in_layers = names.map(|name| name.trim_end_matches(".weight").to_owned());
-        Ok(in_layers.chain(outer_modules(files)?).collect())
+        let experts = self.kept.iter().cloned();
+        Ok(in_layers.chain(experts).chain(outer_modules(files)?).collect())
     }
 
     fn write(&self, name: &str, value: &Value) -> Result<()> {

@@ -22,6 +22,7 @@ use pelton_tensor::{
 };
 
 use crate::calibrate::Calibration;
+use crate::hessians::expert;
 use crate::{QuantizeError, Result, Samples};
 
 /// Ends of the names of a pair of tensors.
@@ -137,16 +138,14 @@ impl Imatrix {
         let begun = Calibration::begin(files, CpuDevice::new(cpu), samples, is_stopped)?;
         let Some(mut calibration) = begun else { return Ok(None) };
         let n_layers = files.spec()?.layers.len();
-        let mut tensors = BTreeMap::new();
+        let mut tensors: BTreeMap<String, BTreeMap<usize, (Vec<f32>, f32)>> = BTreeMap::new();
         for layer in 0..n_layers {
             let shape = layer_shape(files, layer)?;
-            let Some(squares) = calibration.squares(files, layer, is_stopped)? else {
-                return Ok(None);
-            };
+            let squares = calibration.squares(files, (layer, &shape), is_stopped)?;
+            let Some(squares) = squares else { return Ok(None) };
             for matrix in &shape.matrices {
-                let Some((n, sums)) = matrix.reads.and_then(|reads| squares.get(&reads)) else {
-                    continue;
-                };
+                let Some(reads) = matrix.reads else { continue };
+                let (n, sums) = &squares[&reads];
                 let stored = matrix.tensor();
                 for written in listed.iter().filter(|written| written.stored.contains(&stored)) {
                     let sums = sums.iter().map(|sum| *sum as f32).collect();
@@ -157,12 +156,18 @@ impl Imatrix {
                             source: pelton_quant::solve::SolveError::Activation,
                         });
                     }
-                    tensors.insert(written.name.clone(), (sums, vec![*n as f32]));
+                    let of_experts = tensors.entry(written.name.clone()).or_default();
+                    of_experts.insert(expert(reads).unwrap_or(0), (sums, *n as f32));
                 }
             }
             progress(layer + 1, n_layers);
         }
         let chunks = [samples.len() as u32, samples.longest() as u32];
+        let joined = |(name, of_experts): (String, BTreeMap<usize, (Vec<f32>, f32)>)| {
+            let (sums, counts): (Vec<Vec<f32>>, Vec<f32>) = of_experts.into_values().unzip();
+            (name, (sums.concat(), counts))
+        };
+        let tensors = tensors.into_iter().map(joined).collect();
         Ok(Some(Self { tensors, chunks, datasets: vec![name.as_bytes().to_vec()] }))
     }
 

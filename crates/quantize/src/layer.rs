@@ -7,11 +7,11 @@ use pelton_model::{LayerMatrix, LayerShape, ModelFiles, Reads};
 use pelton_quant::checkpoint::Written;
 use pelton_quant::solve::{self, Grid, Hessian, Weights, awq, gptq, output_error, quip};
 
-use crate::calibrate::Hessians;
 use crate::config::Bits;
 use crate::fold::{Folded, fold, round_vectors};
+use crate::hessians::Hessians;
 use crate::report::{MatrixReport, six_digits, weight_error};
-use crate::source::{Matrices, transposed};
+use crate::source::{Matrices, transposed, vector};
 use crate::written::{compensated, in_codebooks, in_words, rounded};
 use crate::{Method, Options, QuantizeError, Result, Watch};
 
@@ -22,6 +22,8 @@ pub(crate) struct Work<'a> {
     pub(crate) bits: Option<&'a Bits>,
     pub(crate) n_threads: usize,
     pub(crate) n_matrices: usize,
+    /// Bytes of Hessians that are gathered together.
+    pub(crate) most_bytes: u64,
     pub(crate) watch: Watch<'a>,
 }
 
@@ -42,49 +44,73 @@ pub(crate) struct SolvedLayer {
 }
 
 impl SolvedLayer {
+    /// Adds another part of the same layer.
+    pub(crate) fn extend(&mut self, part: Self) {
+        self.matrices.extend(part.matrices);
+        self.vectors.extend(part.vectors);
+    }
+
     /// Gives the model the values that were written.
-    pub(crate) fn patch(&self, files: &mut ModelFiles, shape: &LayerShape) {
-        for (written, report) in &self.matrices {
+    pub(crate) fn patch(&self, files: &mut ModelFiles, shape: &LayerShape) -> Result<()> {
+        let values = self.matrices.iter().map(|(written, report)| {
             let matrix = shape.matrices.iter().find(|matrix| matrix.module == report.module);
-            let matrix = matrix.expect("invariant: a matrix of the layer");
-            patch(files, matrix, &written.weights());
-        }
+            Ok((matrix.expect("invariant: a matrix of the layer"), written.weights()))
+        });
+        patch(files, values)?;
         for (name, values) in &self.vectors {
             files.patch(name, values);
         }
+        Ok(())
     }
 }
 
-/// Gives the model the values of a matrix `[n, k]`.
-pub(crate) fn patch(files: &mut ModelFiles, matrix: &LayerMatrix, values: &[f32]) {
-    let [n, k] = matrix.shape;
-    match matrix.is_transposed {
-        true => files.patch(&matrix.tensor(), &transposed(values, n, k)),
-        false => files.patch(&matrix.tensor(), values),
+/// Gives the model the values of matrices `[n, k]`.
+pub(crate) fn patch<'a>(
+    files: &mut ModelFiles,
+    matrices: impl IntoIterator<Item = Result<(&'a LayerMatrix, Vec<f32>)>>,
+) -> Result<()> {
+    let mut stacks: BTreeMap<String, Vec<f32>> = BTreeMap::new();
+    for found in matrices {
+        let (matrix, values) = found?;
+        let [n, k] = matrix.shape;
+        match &matrix.slice {
+            Some(slice) => {
+                if !stacks.contains_key(&slice.tensor) {
+                    stacks.insert(slice.tensor.clone(), vector(files, &slice.tensor)?);
+                }
+                let stack = stacks.get_mut(&slice.tensor).expect("invariant: it was read");
+                slice.write(&values, stack);
+            }
+            None if matrix.is_transposed => {
+                files.patch(&matrix.tensor(), &transposed(&values, n, k));
+            }
+            None => files.patch(&matrix.tensor(), &values),
+        }
     }
+    stacks.iter().for_each(|(tensor, values)| files.patch(tensor, values));
+    Ok(())
 }
 
-/// Solves the matrices of a layer. `None` when it was stopped.
+/// Solves the matrices of a layer, or of a part of it. `None` when it was stopped.
 pub(crate) fn solve(
     shape: &LayerShape,
     files: &ModelFiles,
     matrices: &mut Matrices,
-    hessians: Option<Hessians>,
+    hessians: &mut Hessians,
     work: &Work<'_>,
 ) -> Result<Option<SolvedLayer>> {
-    let mut hessians = hessians.unwrap_or_default();
     let own: Vec<&LayerMatrix> =
         shape.matrices.iter().filter(|matrix| !work.options.keeps(&matrix.module)).collect();
-    let errors_rounded = errors_of_rounding(&own, matrices, &hessians, work)?;
+    let errors_rounded = errors_of_rounding(&own, matrices, hessians, work)?;
     let started = Instant::now();
     let folded = match work.options.method.folds() {
-        true => fold(files, shape, matrices, &mut hessians, work.options)?,
+        true => fold(files, shape, matrices, hessians, work.options)?,
         false => Folded::default(),
     };
     round_vectors(files, matrices);
     let errors_scaled = match folded.alphas.is_empty() {
         true => vec![None; own.len()],
-        false => errors_of_rounding(&own, matrices, &hessians, work)?,
+        false => errors_of_rounding(&own, matrices, hessians, work)?,
     };
     let folding = started.elapsed().as_secs_f64() / own.len().max(1) as f64;
     let mut factors = BTreeMap::new();
@@ -95,10 +121,11 @@ pub(crate) fn solve(
         }
         let started = Instant::now();
         let weights = Weights { shape: matrix.shape, values: &matrices.values[&matrix.module] };
-        let hessian = matrix.reads.and_then(|reads| hessians.get(&reads));
-        let written = solve_matrix(matrix, weights, hessian, &mut factors, work)
+        let place = hessians.of(matrix);
+        let written = solve_matrix(matrix, weights, place, &mut factors, work)
             .map_err(QuantizeError::matrix(&matrix.module))?;
         let values = written.weights();
+        let hessian = place.map(|(_, hessian)| hessian);
         let alpha = matrix.reads.and_then(|reads| folded.alphas.get(&reads).copied());
         let report = MatrixReport {
             module: matrix.module.clone(),
@@ -111,6 +138,8 @@ pub(crate) fn solve(
             alpha,
             n_outliers: crate::report::n_outliers(weights.values),
             is_unsolved: work.options.method.needs_calibration() && hessian.is_none(),
+            is_few: matrix.reads.is_some_and(|reads| hessians.is_few(reads)),
+            n_rows: hessians.n_rows(matrix),
             n_large_inputs: hessian.map(|hessian| crate::report::n_large(&hessian.sizes())),
             seconds: six_digits(started.elapsed().as_secs_f64() + folding),
         };
@@ -136,9 +165,7 @@ fn errors_of_rounding(
     work: &Work<'_>,
 ) -> Result<Vec<Option<f64>>> {
     let error = |matrix: &&LayerMatrix| {
-        let Some(hessian) = matrix.reads.and_then(|reads| hessians.get(&reads)) else {
-            return Ok(None);
-        };
+        let Some((_, hessian)) = hessians.of(matrix) else { return Ok(None) };
         let weights = Weights { shape: matrix.shape, values: &matrices.values[&matrix.module] };
         let grid = work.grid(&matrix.module);
         let written = rounded(weights, work.options, &grid, work.n_threads);
@@ -152,13 +179,12 @@ fn errors_of_rounding(
 fn solve_matrix(
     matrix: &LayerMatrix,
     weights: Weights<'_>,
-    hessian: Option<&Hessian>,
+    place: Option<(Reads, &Hessian)>,
     factors: &mut BTreeMap<Reads, gptq::Factor>,
     work: &Work<'_>,
 ) -> solve::Result<Written> {
     let (grid, options) = (work.grid(&matrix.module), work.options);
-    // Of experts and latent attention nothing is known.
-    let Some((reads, hessian)) = matrix.reads.zip(hessian) else {
+    let Some((reads, hessian)) = place else {
         return rounded(weights, options, &grid, work.n_threads);
     };
     match options.method {

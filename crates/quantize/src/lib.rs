@@ -4,6 +4,7 @@
 //! ```text
 //! for each layer:
 //!   load it in f32, run all texts, gather the Hessian of every place that matrices read   calibrate
+//!   (of experts as many at a time as there may be Hessians in memory)                      hessians
 //!   AWQ: fold factors into what comes before                                               fold
 //!   solve each matrix; write its tensors to the layer's file                               layer, folder
 //!   load the layer with its new weights, and run all texts through it: inputs of the next
@@ -26,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod allocate;
+mod apart;
 mod budget;
 mod calibrate;
 mod card;
@@ -33,6 +35,7 @@ mod config;
 mod error;
 mod fold;
 mod folder;
+mod hessians;
 mod imatrix;
 mod layer;
 mod method;
@@ -57,8 +60,12 @@ pub use method::Method;
 pub use options::{Options, Target};
 pub use report::{MatrixReport, Report};
 
+/// Rows of the calibration below which an expert's matrices are not solved for these rows alone.
+pub const LEAST_EXPERT_ROWS: u64 = hessians::LEAST_ROWS;
+
 use calibrate::Calibration;
 use folder::Folder;
+use hessians::Hessians;
 use rotate::Turn;
 use source::Matrices;
 
@@ -123,7 +130,8 @@ pub fn quantize(
     let turn = Turn::new(files, &layers, options)?;
     let n_threads = cpu.team.n_threads();
     let n_matrices = source::n_matrices(&layers, options);
-    let work = layer::Work { options, bits: None, n_threads, n_matrices, watch };
+    let most_bytes = hessians::MOST_BYTES;
+    let work = layer::Work { options, bits: None, n_threads, n_matrices, most_bytes, watch };
     let bits = match options.target {
         None => None,
         Some(target) => match budget::divide(files, &layers, (target, job.samples), &cpu, &work)? {
@@ -159,16 +167,16 @@ pub fn quantize(
                 match solve_layer(files, (idx, shape), turn.as_ref(), &mut calibration, &work)? {
                     None => false,
                     Some(solved) => {
-                        folder.add_layer(files, idx, &solved, options)?;
+                        folder.add_layer(files, (idx, shape), &solved, options)?;
                         true
                     }
                 }
             }
         };
+        files.clear_patches();
         if !is_whole {
             return Ok(None);
         }
-        files.clear_patches();
     }
     let totals = folder.totals();
     let report = Report {
@@ -211,25 +219,51 @@ fn solve_layer(
     if let Some(turn) = turn {
         turn.patch(files, shape)?;
     }
-    let hessians = match calibration {
-        None => None,
-        Some(calibration) => match calibration.gather(files, idx, shape, work)? {
-            Some(hessians) => Some(hessians),
-            None => return Ok(None),
-        },
-    };
-    let mut matrices = Matrices::read(files, shape)?;
-    if let Some(turn) = turn {
-        matrices.vectors = turn.floats(files, shape, work.options)?;
-    }
-    let Some(solved) = layer::solve(shape, files, &mut matrices, hessians, work)? else {
+    let Some(solved) = solve_parts(files, (idx, shape), turn, calibration, work)? else {
         return Ok(None);
     };
     if let Some(calibration) = calibration {
-        solved.patch(files, shape);
+        solved.patch(files, shape)?;
         if !calibration.advance(files, idx, work)? {
             return Ok(None);
         }
     }
     Ok(Some(solved))
+}
+
+/// Solves a layer part by part. `None` when it was stopped.
+fn solve_parts(
+    files: &ModelFiles,
+    (idx, shape): (usize, &LayerShape),
+    turn: Option<&Turn>,
+    calibration: &mut Option<Calibration>,
+    work: &layer::Work<'_>,
+) -> Result<Option<layer::SolvedLayer>> {
+    let read = |part: &LayerShape| -> Result<Matrices> {
+        let mut matrices = Matrices::read(files, part)?;
+        if let Some(turn) = turn {
+            matrices.vectors = turn.floats(files, part, work.options)?;
+        }
+        Ok(matrices)
+    };
+    let Some(calibration) = calibration else {
+        let mut matrices = read(shape)?;
+        return layer::solve(shape, files, &mut matrices, &mut Hessians::default(), work);
+    };
+    calibration.load(files, idx)?;
+    let mut all: Option<layer::SolvedLayer> = None;
+    let mut divided = None;
+    for part in hessians::parts(shape, work.most_bytes) {
+        let gathered = calibration.gather(&part, divided.take(), work)?;
+        let Some(mut hessians) = gathered else { return Ok(None) };
+        let mut matrices = read(&part)?;
+        let solved = layer::solve(&part, files, &mut matrices, &mut hessians, work)?;
+        let Some(solved) = solved else { return Ok(None) };
+        match &mut all {
+            Some(all) => all.extend(solved),
+            None => all = Some(solved),
+        }
+        divided = hessians.into_divided();
+    }
+    Ok(all)
 }

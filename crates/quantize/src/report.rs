@@ -22,8 +22,14 @@ pub struct MatrixReport {
     pub weight_error: f64,
     /// Exponent of the inputs' factors, for AWQ and SmoothQuant.
     pub alpha: Option<f32>,
-    /// Whether it is rounded to nearest, because the method needs its inputs and they are not gathered.
+    /// Whether it is rounded to nearest, because the method needs its inputs and they are not
+    /// gathered, or too few of them.
     pub is_unsolved: bool,
+    /// Whether its expert saw fewer rows than [`LEAST_EXPERT_ROWS`](crate::LEAST_EXPERT_ROWS): gate
+    /// and up are then solved for the rows of all experts, and down is rounded to nearest.
+    pub is_few: bool,
+    /// Rows of the calibration that it read; `None` where they are not gathered.
+    pub n_rows: Option<u64>,
     /// Weights of more than six times the root of their mean square.
     pub n_outliers: usize,
     /// Inputs of more than six times the mean size of all.
@@ -60,12 +66,21 @@ impl Report {
         value
     }
 
-    /// Modules that are [unsolved](MatrixReport::is_unsolved): their number and the first few names;
-    /// `None` where there are none.
+    /// Modules that are [unsolved](MatrixReport::is_unsolved) because their inputs are not
+    /// gathered: their number and the first few names; `None` where there are none.
     pub fn unsolved(&self) -> Option<String> {
+        self.named(|matrix| matrix.is_unsolved && !matrix.is_few)
+    }
+
+    /// Modules of experts that saw [few](MatrixReport::is_few) rows, likewise.
+    pub fn few(&self) -> Option<String> {
+        self.named(|matrix| matrix.is_few)
+    }
+
+    fn named(&self, is_meant: impl Fn(&&MatrixReport) -> bool) -> Option<String> {
         const MOST: usize = 3;
-        let unsolved = self.matrices.iter().filter(|matrix| matrix.is_unsolved);
-        let names: Vec<&str> = unsolved.map(|matrix| matrix.module.as_str()).collect();
+        let meant = self.matrices.iter().filter(is_meant);
+        let names: Vec<&str> = meant.map(|matrix| matrix.module.as_str()).collect();
         let more = if names.len() > MOST { " ..." } else { "" };
         let first = names.iter().take(MOST).copied().collect::<Vec<_>>().join(", ");
         (!names.is_empty()).then(|| format!("{} matrices: {first}{more}", names.len()))

@@ -86,7 +86,6 @@ impl Turn {
     pub(crate) fn patch(&self, files: &mut ModelFiles, shape: &LayerShape) -> Result<()> {
         let mut matrices = Matrices::read(files, shape)?;
         let mut vectors = Vec::new();
-        let norms = [(Reads::Mixer, &shape.mixer_norm), (Reads::Mlp, &shape.mlp_norm)];
         for matrix in &shape.matrices {
             let [_, k] = matrix.shape;
             let values = matrices.values.get_mut(&matrix.module).expect("invariant: it was read");
@@ -100,17 +99,19 @@ impl Turn {
                 }
                 continue;
             }
-            let norm = norms.iter().find(|(reads, _)| matrix.reads == Some(*reads));
-            if let Some((_, Some(norm))) = norm {
+            if let Some(norm) = matrix.reads.and_then(|reads| shape.norms.get(&reads)) {
                 self.read(files, norm, values)?;
             }
         }
-        for norm in norms.iter().filter_map(|(_, norm)| norm.as_ref()) {
+        for norm in shape.norms.values() {
             vectors.push((norm.weight.clone(), self.unit(norm)));
         }
-        for matrix in &shape.matrices {
-            patch(files, matrix, &matrices.values[&matrix.module]);
-        }
+        let mut values = |matrix: &LayerMatrix| matrices.values.remove(&matrix.module);
+        let own = shape
+            .matrices
+            .iter()
+            .map(|matrix| Ok((matrix, values(matrix).expect("invariant: it was read"))));
+        patch(files, own)?;
         vectors.iter().for_each(|(name, values)| files.patch(name, values));
         Ok(())
     }
@@ -122,7 +123,7 @@ impl Turn {
         shape: &LayerShape,
         options: &Options,
     ) -> Result<BTreeMap<String, Vec<f32>>> {
-        let norms = [&shape.mixer_norm, &shape.mlp_norm].into_iter().flatten();
+        let norms = shape.norms.values();
         let mut names: Vec<String> = norms.map(|norm| norm.weight.clone()).collect();
         for matrix in &shape.matrices {
             let bias = format!("{}.bias", matrix.module);
@@ -186,14 +187,12 @@ fn is_written(matrix: &LayerMatrix) -> bool {
 /// Whether all matrices of a layer, and nothing else, read and write the stream; else what does.
 fn check(files: &ModelFiles, layer: &LayerShape) -> std::result::Result<(), String> {
     for matrix in &layer.matrices {
-        let norm = match matrix.reads {
-            Some(Reads::Mixer) => &layer.mixer_norm,
-            Some(Reads::Mlp) => &layer.mlp_norm,
-            Some(Reads::Attended | Reads::Hidden) => continue,
+        match matrix.reads {
+            Some(reads @ (Reads::Mixer | Reads::Mlp)) if !layer.norms.contains_key(&reads) => {
+                return Err(format!("has `{}`, whose norm others read", matrix.module));
+            }
+            Some(Reads::Mixer | Reads::Mlp | Reads::Attended | Reads::Hidden) => {}
             _ => return Err(format!("has `{}`, which is not followed", matrix.module)),
-        };
-        if norm.is_none() {
-            return Err(format!("has `{}`, whose norm others read", matrix.module));
         }
         if matrix.is_transposed {
             return Err(format!("stores `{}` transposed", matrix.module));

@@ -84,7 +84,7 @@ pub(crate) fn measure(
                 let grid = Grid { bits, ..work.options.grid };
                 let solved = rtn::solve(weights, &grid, work.n_threads)
                     .map_err(QuantizeError::matrix(&matrix.module))?;
-                patch(files, matrix, &solved.weights());
+                patch(files, [Ok((matrix, solved.weights()))])?;
                 calibration.load(files, layer)?;
                 files.clear_patches();
                 let mut rows = clean.clone();

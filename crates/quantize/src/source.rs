@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use pelton_model::{LayerMatrix, LayerShape, ModelError, ModelFiles, layer_shape};
+use half::{bf16, f16};
+use pelton_model::{ExpertSlice, LayerMatrix, LayerShape, ModelError, ModelFiles, layer_shape};
 use pelton_quant::checkpoint::{fits_awq, fits_gptq, fits_hqq};
 use pelton_quant::dequantize_tensor;
 use pelton_quant::solve::{aqlm, quip};
-use pelton_tensor::DType;
+use pelton_tensor::{DType, TensorView};
 
 use crate::{Method, Options, QuantizeError, Result};
 
@@ -51,8 +52,8 @@ pub(crate) fn layers(files: &ModelFiles, options: &Options) -> Result<Vec<LayerS
         )));
     }
     if options.method.needs_calibration() && n_read == 0 {
-        let why = "all matrices are of experts, of latent attention or of token shifts, whose \
-                   inputs are not gathered: expected `--method rtn`";
+        let why = "all matrices are of token shifts, whose inputs are not gathered: expected \
+                   `--method rtn`";
         return Err(refuse(why.to_owned()));
     }
     for name in &options.keep {
@@ -79,11 +80,6 @@ fn check(
     options: &Options,
 ) -> std::result::Result<(), Refused> {
     let (name, method, module) = (matrix.tensor(), options.method, &matrix.module);
-    if matrix.is_slice {
-        let why =
-            format!("`{module}` holds the matrices of several experts, which is not supported");
-        return Err(Refused::Source(why));
-    }
     let stored = files.tensors().get(&name).map(|view| view.dtype);
     if !matches!(stored, Some(DType::F32 | DType::F16 | DType::Bf16)) {
         return Err(Refused::Source(format!("`{name}`: expected weights of f32, f16 or bf16")));
@@ -144,6 +140,13 @@ pub(crate) fn n_matrices(layers: &[LayerShape], options: &Options) -> usize {
     all.filter(|matrix| !options.keeps(&matrix.module)).count()
 }
 
+/// Bytes in which a matrix is stored.
+pub(crate) fn n_stored_bytes(files: &ModelFiles, matrix: &LayerMatrix) -> u64 {
+    let [n, k] = matrix.shape;
+    let element_bytes = |view: TensorView<'_>| view.data.len() / view.n_elements().max(1);
+    files.stored(&matrix.tensor()).map_or(0, |view| (n * k * element_bytes(view)) as u64)
+}
+
 /// Bytes of all tensors.
 pub(crate) fn n_bytes(files: &ModelFiles) -> u64 {
     let tensors = files.tensors();
@@ -162,10 +165,11 @@ impl Matrices {
     pub(crate) fn read(files: &ModelFiles, shape: &LayerShape) -> Result<Self> {
         let mut values = BTreeMap::new();
         for matrix in &shape.matrices {
-            let stored = vector(files, &matrix.tensor())?;
-            let own = match matrix.is_transposed {
-                true => transposed(&stored, matrix.shape[1], matrix.shape[0]),
-                false => stored,
+            let [n, k] = matrix.shape;
+            let own = match &matrix.slice {
+                Some(slice) => elements(files, slice),
+                None if matrix.is_transposed => transposed(&vector(files, &matrix.tensor())?, k, n),
+                None => vector(files, &matrix.tensor())?,
             };
             values.insert(matrix.module.clone(), own);
         }
@@ -180,6 +184,17 @@ pub(crate) fn vector(files: &ModelFiles, name: &str) -> Result<Vec<f32>> {
         let file = files.tensors().origin().to_owned();
         QuantizeError::Model(ModelError::Format { file, source })
     })
+}
+
+/// The values of one expert's part of a tensor of plain floats.
+pub(crate) fn elements(files: &ModelFiles, slice: &ExpertSlice) -> Vec<f32> {
+    let view = files.tensors().get(&slice.tensor).expect("invariant: the tensor was found");
+    let (pairs, words) = (view.data.as_chunks::<2>().0, view.data.as_chunks::<4>().0);
+    match view.dtype {
+        DType::F16 => slice.places().map(|at| f16::from_le_bytes(pairs[at]).to_f32()).collect(),
+        DType::Bf16 => slice.places().map(|at| bf16::from_le_bytes(pairs[at]).to_f32()).collect(),
+        _ => slice.places().map(|at| f32::from_le_bytes(words[at])).collect(),
+    }
 }
 
 /// A matrix `[n, k]` as `[k, n]`.

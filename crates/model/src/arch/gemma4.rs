@@ -35,7 +35,9 @@ pub(super) const ARCH: Arch = Arch {
             (Part::MlpPostNorm, "post_feedforward_layernorm"),
             (Part::Router, "router.proj"),
             (Part::ExpertGateUp, "experts.gate_up_proj"),
-            (Part::ExpertDown, "experts.down_proj"),
+            (Part::ExpertGate, "experts.*.gate_proj"),
+            (Part::ExpertUp, "experts.*.up_proj"),
+            (Part::ExpertDown, "experts.*.down_proj"),
         ],
         ..Stored::HF
     },

@@ -19,7 +19,7 @@ pub(super) const ARCH: Arch = Arch {
         ("yarn_truncate", Preset::Flag(false)),
     ],
     hf: Stored {
-        names: &[(Part::Router, "mlp.router"), (Part::ExpertDown, "mlp.experts.down_proj")],
+        names: &[(Part::Router, "mlp.router"), (Part::ExpertDown, "mlp.experts.*.down_proj")],
         experts: Experts { gate_up: GateUp::Interleaved, is_transposed: true },
         ..Stored::HF
     },

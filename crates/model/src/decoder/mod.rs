@@ -19,9 +19,10 @@
 //! decoding are one case. In the last layer only the rows whose logits are asked for go on after
 //! attention; the other rows are done once their keys and values are stored.
 //!
-//! `pass.rs` has the wiring of a layer; `kv.rs` the memory of sequences; `inputs.rs` the vectors that tokens
-//! have for each layer; `source.rs` the encoder's part of a step; `streams.rs` residual streams side by
-//! side; `walk.rs` runs one layer at a time for calibration.
+//! `pass.rs` has the wiring of a layer; `kv.rs` the memory of sequences; `inputs.rs` the vectors
+//! that tokens have for each layer; `source.rs` the encoder's part of a step; `streams.rs` residual
+//! streams side by side; `walk.rs` runs one layer at a time for calibration, and `taps.rs` shows
+//! what its matrices read.
 //!
 //! **Architecture invariant:** nothing here knows an architecture's name, a weight format or a
 //! device.
@@ -33,6 +34,7 @@ mod laps;
 mod pass;
 mod source;
 mod streams;
+mod taps;
 mod walk;
 
 use pelton_base::TokenId;
@@ -48,7 +50,8 @@ use laps::Clock;
 pub use laps::{Lap, StepOp};
 use pass::{Layer, Pass};
 use source::SourceSplit;
-pub use walk::{LayerWalk, Reads, Tap, TextRows};
+pub use taps::{Reads, Tap};
+pub use walk::{LayerWalk, TextRows};
 
 /// A loaded model on a device.
 #[derive(Debug)]

@@ -8,43 +8,33 @@
 //!                          └ activation ────────▶ Hidden              of down
 //! ```
 //!
+//! [`taps`](super::taps) has the places inside of latent attention and of mixtures of experts.
+//!
 //! Only one layer's weights are loaded, in f32, so a model of any size can be walked. Between layers
 //! the rows lie on the host, because a layer is run over all texts before the next one is loaded; with
 //! them lie the keys and values that later layers read, and the vectors that tokens have for each layer.
 
 use std::collections::BTreeMap;
 
-use pelton_base::{Act, TokenId};
+use pelton_base::TokenId;
 use pelton_quant::Compute;
 use pelton_tensor::{DType, KvDtype, StateDtype, TensorView};
 
 use super::pass::{Layer, Pass};
+use super::taps::{Reads, Shown, Tap};
 use super::{Buffers, ForwardInput};
 use crate::arch::ArchSpec;
-use crate::device::{BlockTables, ForwardSequence, MatrixSource, Ops};
+use crate::device::{BlockTables, ForwardSequence, InnerOps, MatrixSource, Ops};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::kv::{KvFootprint, KvShape};
-use crate::layer::{Linear, Mlp, Module, Norm};
+use crate::layer::Norm;
 use crate::load::{LayerWeights, Weights, walk_ends, walk_layer};
 use crate::rope::RopeTable;
 use crate::state::{Lane, StateShape};
 
 /// Tokens of one KV block.
 const BLOCK_TOKENS: usize = 16;
-
-/// The place in a layer from which a matrix reads its inputs.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum Reads {
-    /// The layer's input behind its first norm: q, k and v.
-    Mixer,
-    /// The output of attention: the output projection.
-    Attended,
-    /// The second norm: gate and up.
-    Mlp,
-    /// The activated hidden layer: down.
-    Hidden,
-}
 
 /// One text between two layers.
 #[derive(Clone, Debug, Default)]
@@ -74,9 +64,6 @@ impl TextRows {
     }
 }
 
-/// Takes a place and the rows that are read there, `[rows, width]`.
-pub type Tap<'a> = dyn FnMut(Reads, &[f32]) + 'a;
-
 /// A model that is run layer by layer.
 #[derive(Debug)]
 pub struct LayerWalk<D: Ops> {
@@ -92,12 +79,11 @@ pub struct LayerWalk<D: Ops> {
     layer: Option<(usize, LayerWeights<D>)>,
     /// The layers whose keys and values other layers read.
     sources: Vec<usize>,
-    /// Output of gate and up, `[m, width]`.
-    up: Option<(usize, D::Buf)>,
-    host: Vec<f32>,
+    /// What is shown of a layer goes through these.
+    shown: Shown<D>,
 }
 
-impl<D: Ops> LayerWalk<D> {
+impl<D: InnerOps> LayerWalk<D> {
     /// Begins a walk over texts of at most `n_tokens` tokens.
     ///
     /// # Errors
@@ -140,8 +126,7 @@ impl<D: Ops> LayerWalk<D> {
             ends: Some(ends),
             layer: None,
             sources,
-            up: None,
-            host: Vec::new(),
+            shown: Shown::default(),
         })
     }
 
@@ -185,25 +170,19 @@ impl<D: Ops> LayerWalk<D> {
     pub fn load(&mut self, files: &ModelFiles, layer: usize) -> Result<(), ModelError> {
         self.layer = None;
         let weights = walk_layer(files, &self.spec, &self.device, layer)?;
-        if let Some(up) = two_layers(&weights).map(|(up, _)| up.n)
-            && self.up.as_ref().is_none_or(|(width, _)| *width != up)
-        {
-            self.up = Some((up, self.device.buffer(up)));
-        }
         self.layer = Some((layer, weights));
         Ok(())
     }
 
     /// Runs the rows of one text through the loaded layer, in place. `tap` gets what the layer's
-    /// matrices read; of experts and of latent attention, which read more than that, only what there
-    /// is.
+    /// matrices read, where that is shown, an expert's rows in ascending order.
     ///
     /// # Panics
     ///
     /// When no layer is loaded, `x` is not the rows of a text, or a layer whose keys and values the loaded
     /// one reads was not run before.
     pub fn run(&mut self, text: &mut TextRows, mut tap: Option<&mut Tap<'_>>) {
-        let Self { spec, ropes, device, buffers, kv, tables, n_tokens, layer, up, host, .. } = self;
+        let Self { spec, ropes, device, buffers, kv, tables, n_tokens, layer, shown, .. } = self;
         let TextRows { x, streams, inputs, pages } = text;
         let (layer_idx, weights) = layer.as_ref().expect("a layer is loaded");
         let hidden = spec.hidden_size;
@@ -240,15 +219,14 @@ impl<D: Ops> LayerWalk<D> {
             pass.put_streams(all, &ids);
             pass.predict_streams(&layer);
         }
-        let mut told = |reads, pass: &Pass<'_, D>, host: &mut Vec<f32>| {
-            if let Some(tap) = &mut tap {
-                pass.read_input(reads, &layer, host);
-                tap(reads, host);
-            }
-        };
         if layer.mixes_rows() {
-            told(Reads::Mixer, &pass, host);
+            if let Some(tap) = &mut tap {
+                pass.show(Reads::Mixer, &layer, shown, tap);
+            }
             pass.project(&layer, kv);
+            if let Some(tap) = &mut tap {
+                pass.show_latents(&layer, shown, tap);
+            }
             if self.sources.contains(layer_idx) {
                 let stored = pages.entry(*layer_idx).or_default();
                 stored.resize(n_blocks as usize * block_bytes, 0);
@@ -257,23 +235,23 @@ impl<D: Ops> LayerWalk<D> {
                 }
             }
             pass.mix_rows(&layer, kv);
-            if layer.spec.mixer.out_widths()[1] == 0 {
-                told(Reads::Attended, &pass, host);
+            if let Some(tap) = &mut tap
+                && layer.spec.mixer.out_widths()[1] == 0
+            {
+                pass.show(Reads::Attended, &layer, shown, tap);
             }
             pass.add_mixed(&layer);
         }
         if !layer.mixes_channels() {
             return pass.read(false, x);
         }
-        told(Reads::Mlp, &pass, host);
-        if let (Some(tap), Some((up_linear, shape)), Some((_, buf))) =
-            (&mut tap, two_layers(weights), up)
-        {
-            pass.hidden_layer(&layer, up_linear, buf, host);
-            activate(shape, up_linear.n, host);
-            tap(Reads::Hidden, host);
+        if let Some(tap) = &mut tap {
+            pass.show_mlp(&layer, shown, tap);
         }
         pass.mix_channels(&layer, false);
+        if let Some(tap) = &mut tap {
+            pass.show_experts(&layer, hidden, shown, tap);
+        }
         pass.read_streams(streams);
         pass.read(false, x);
     }
@@ -286,19 +264,6 @@ impl<'p, D: Ops> Pass<'p, D> {
         if let Some(norm) = norm {
             self.device.norm(self.x, norm, self.normed);
         }
-    }
-
-    /// The first projection of a layer's perceptron, to the host; `buf` is as wide.
-    fn hidden_layer(
-        &mut self,
-        layer: &Layer<'p, D>,
-        up: &Linear<D>,
-        buf: &mut D::Buf,
-        out: &mut Vec<f32>,
-    ) {
-        let input = if layer.spec.wiring.pre_norm { &*self.normed } else { &*self.x };
-        self.device.linear(self.rows, up, input, buf);
-        self.device.read(buf, out);
     }
 }
 
@@ -322,64 +287,4 @@ fn put<D: Ops>(device: &D, rows: &[f32], shape: [usize; 2]) -> D::Weight {
     let view = TensorView { name: "rows", dtype: DType::F32, shape: &shape, data: &data };
     let packed = device.pack(&MatrixSource::Tensors(&[view]), Compute::F32, &mut |_| ());
     packed.expect("invariant: rows of f32 can be packed")
-}
-
-/// Activation of a perceptron, whether it has a gate, and where that is cut.
-type Shape = (Act, bool, Option<f32>);
-
-/// The first projection of a perceptron, and what follows it.
-fn two_layers<D: Ops>(weights: &LayerWeights<D>) -> Option<(&Linear<D>, Shape)> {
-    match &weights.mlp {
-        Mlp::Gated(Module { spec, weights }) => Some((&weights.up, spec.shape())),
-        Mlp::Plain(Module { spec, weights }) => Some((&weights.up, (spec.act, false, None))),
-        Mlp::Moe(_) | Mlp::WithExperts(_) | Mlp::Absent(_) => None,
-    }
-}
-
-/// `act(gate) * up`, or `act(up)`, in place of rows of `width`.
-fn activate((act, is_gated, cut): Shape, width: usize, rows: &mut Vec<f32>) {
-    if !is_gated {
-        return rows.iter_mut().for_each(|x| *x = activated(act, *x));
-    }
-    let ffn = width / 2;
-    let m = rows.len() / width;
-    for row in 0..m {
-        if let Some(factor) = cut {
-            cut_gates(&mut rows[row * width..][..ffn], factor);
-        }
-        for j in 0..ffn {
-            let (gate, up) = (rows[row * width + j], rows[row * width + ffn + j]);
-            rows[row * ffn + j] = activated(act, gate) * up;
-        }
-    }
-    rows.truncate(m * ffn);
-}
-
-/// Takes the mean plus `factor` standard deviations off each gate, and drops what is negative then.
-fn cut_gates(gates: &mut [f32], factor: f32) {
-    let n = gates.len() as f32;
-    let mean = gates.iter().sum::<f32>() / n;
-    let variance = gates.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / n;
-    let cut = mean + factor * variance.sqrt();
-    gates.iter_mut().for_each(|x| *x = (*x - cut).max(0.0));
-}
-
-fn activated(act: Act, x: f32) -> f32 {
-    let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
-    match act {
-        Act::Silu => x * sigmoid(x),
-        Act::GeluTanh => x * sigmoid(1.595_769 * (x + 0.044_715 * x * x * x)),
-        Act::Gelu => 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2)),
-        Act::QuickGelu => x * sigmoid(1.702 * x),
-        Act::Relu => x.max(0.0),
-        Act::ReluSquared => x.max(0.0).powi(2),
-    }
-}
-
-/// The error function to 1.5e-7: 7.1.26 of Abramowitz and Stegun, 1964.
-fn erf(x: f32) -> f32 {
-    const A: [f32; 5] = [0.254_829_6, -0.284_496_74, 1.421_413_7, -1.453_152, 1.061_405_4];
-    let t = 1.0 / (1.0 + 0.327_591_1 * x.abs());
-    let sum = A.iter().rev().fold(0.0, |sum, a| (sum + a) * t);
-    (1.0 - sum * (-x * x).exp()).copysign(x)
 }

@@ -5,6 +5,7 @@
 //! Ops        what is computed: fused layer operations on what a Device holds          ops.rs
 //! CrossOps   the same of decoders that attend to an encoder                          cross.rs
 //! StreamOps  the same of residual streams side by side                                streams.rs
+//! InnerOps   the inputs of products inside of these operations, for quantizers        inner.rs
 //! StepRows   the rows of a step, which reach every operation that has weights or KV    rows.rs
 //! ```
 //!
@@ -23,6 +24,7 @@
 
 pub mod cpu;
 mod cross;
+mod inner;
 mod ops;
 mod packed;
 mod rows;
@@ -38,6 +40,7 @@ use crate::kv::{KvPlace, KvShape};
 use crate::state::{StateBytes, StateCopy, StateShape};
 
 pub use cross::{CrossOp, CrossOps};
+pub use inner::{ExpertRows, InnerOps};
 pub use ops::{
     AttentionOp, ConvOp, GreedyRows, Head, LatentOp, Ops, RecurrentOp, SelectiveOp, ShiftMixer,
     ShiftOp,

@@ -182,7 +182,8 @@ pub fn export(
 pub struct GgufMatrix {
     /// Its name in the file.
     pub name: String,
-    /// Names of the stored tensors that it is made of.
+    /// Names of the stored tensors that it is made of, in its order; none where their inputs are
+    /// not its own.
     pub stored: Vec<String>,
     inputs: Option<Order>,
 }
@@ -218,7 +219,9 @@ pub fn gguf_matrices(files: &ModelFiles) -> Result<Vec<GgufMatrix>, ModelError> 
             Some(GgufMatrix { name, stored: vec![view.name.to_owned()], inputs: None })
         }
         Source::Matrix { parts, inputs, .. } => {
-            let stored = parts.iter().map(|rows| rows.part.view.name.to_owned()).collect();
+            // Turned rows are inputs.
+            let own = parts.iter().filter(|rows| rows.part.turned.is_none());
+            let stored = own.map(|rows| rows.part.view.name.to_owned()).collect();
             Some(GgufMatrix { name, stored, inputs })
         }
         Source::Vector { .. } | Source::Made(_) => None,

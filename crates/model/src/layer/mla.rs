@@ -182,13 +182,13 @@ pub struct MlaWeights<B: Device> {
 
 /// Tensors of latent attention.
 pub struct MlaPlan<'a> {
-    down: LinearPlan<'a>,
-    q_norm: Option<NormPlan<'a>>,
-    q_up: Option<LinearPlan<'a>>,
-    kv_norm: NormPlan<'a>,
+    pub(crate) down: LinearPlan<'a>,
+    pub(crate) q_norm: Option<NormPlan<'a>>,
+    pub(crate) q_up: Option<LinearPlan<'a>>,
+    pub(crate) kv_norm: NormPlan<'a>,
     k_up: Part<'a>,
-    v_up: Part<'a>,
-    out: LinearPlan<'a>,
+    pub(crate) v_up: Part<'a>,
+    pub(crate) out: LinearPlan<'a>,
 }
 
 impl Kind for Mla {

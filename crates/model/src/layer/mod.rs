@@ -47,9 +47,11 @@ use kind::Stages;
 pub(crate) use kind::{Found, PlannedTensors};
 pub use kind::{Kept, Kind, KvHeads, MixerKind, MlpKind, Packed};
 pub use linear::{Linear, Norm, Piece, Shard};
+pub(crate) use mla::MlaPlan;
 pub use mla::{Mla, MlaWeights};
 pub(crate) use mlp::TwoPlan;
 pub use mlp::{Act, GatedMlp, PlainMlp, TwoLayers};
+pub(crate) use moe::MoePlan;
 pub use moe::{
     ExpertGroups, GroupRank, Moe, MoeWeights, Router, RouterScore, SharedExpert, SharedWeights,
 };

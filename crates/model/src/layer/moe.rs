@@ -144,9 +144,9 @@ pub struct SharedWeights<B: Device> {
 pub struct MoePlan<'a> {
     router: LinearPlan<'a>,
     correction: Option<NormPlan<'a>>,
-    latent: Option<[LinearPlan<'a>; 2]>,
+    pub(crate) latent: Option<[LinearPlan<'a>; 2]>,
     scales: Option<NormPlan<'a>>,
-    experts: Vec<TwoPlan<'a>>,
+    pub(crate) experts: Vec<TwoPlan<'a>>,
     shared: Option<Module<SharedExpert, SharedPlan<'a>>>,
 }
 
@@ -154,6 +154,13 @@ pub struct MoePlan<'a> {
 struct SharedPlan<'a> {
     mlp: TwoPlan<'a>,
     switch: Option<LinearPlan<'a>>,
+}
+
+impl<'a> MoePlan<'a> {
+    /// The perceptron that every row goes through beside its experts.
+    pub(crate) fn shared(&self) -> Option<&TwoPlan<'a>> {
+        self.shared.as_ref().map(|shared| &shared.weights.mlp)
+    }
 }
 
 impl Kind for Moe {

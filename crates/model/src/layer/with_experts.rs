@@ -44,9 +44,9 @@ pub struct WithExpertsWeights<B: Device> {
 
 /// Tensors of a perceptron and of experts beside it.
 pub struct WithExpertsPlan<'a> {
-    mlp: TwoPlan<'a>,
-    experts: <Moe as Kind>::Plan<'a>,
-    mlp_norms: [NormPlan<'a>; 2],
+    pub(crate) mlp: TwoPlan<'a>,
+    pub(crate) experts: <Moe as Kind>::Plan<'a>,
+    pub(crate) mlp_norms: [NormPlan<'a>; 2],
     expert_norms: [NormPlan<'a>; 2],
     router_norm: NormPlan<'a>,
 }

@@ -24,6 +24,7 @@ mod packer;
 mod part;
 mod plan;
 mod quantization;
+mod slice;
 mod streams;
 mod turned;
 mod walk;
@@ -33,6 +34,7 @@ pub use matrices::{
     FoldNorm, LayerMatrix, LayerShape, StoredRows, StreamEnds, layer_shape, outer_modules,
     stream_ends,
 };
+pub use slice::ExpertSlice;
 
 use pelton_quant::Compute;
 use pelton_tensor::{ActivationGroup, KvDtype, StateDtype};

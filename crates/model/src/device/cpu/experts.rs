@@ -29,6 +29,7 @@ use pelton_kernels::{Activations, Chosen, Cpu, Forms, MatmulGroup, MatmulGroups}
 
 use super::CpuDevice;
 use super::linear::{Input, handed_to, multiply, read_by};
+use crate::device::ExpertRows;
 use crate::layer::{
     Linear, Module, Moe, MoeWeights, Norm, SharedExpert, SharedWeights, WithExperts,
     WithExpertsWeights,
@@ -121,6 +122,27 @@ impl Experts {
                 rows: rows(),
             },
         }
+    }
+}
+
+impl Experts {
+    /// The experts that had rows in the last mixture.
+    pub(super) fn each_expert(&self, each: &mut dyn FnMut(ExpertRows<'_>)) {
+        let Self { sorted, activated, .. } = self;
+        let width = activated.width();
+        for (expert, own) in sorted.experts() {
+            each(ExpertRows {
+                expert,
+                rows: &sorted.sources[own.clone()],
+                weights: &sorted.factors[own.clone()],
+                hidden: &activated.floats()[own.start * width..own.end * width],
+            });
+        }
+    }
+
+    /// The weighted sums of the last mixture of experts in a width of their own.
+    pub(super) fn sums(&self) -> &[f32] {
+        self.sums.floats()
     }
 }
 

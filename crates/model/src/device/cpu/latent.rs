@@ -24,6 +24,7 @@ use pelton_kernels::{
 
 use super::CpuDevice;
 use super::linear::{Input, multiply, read_by};
+use crate::arch::Mla;
 use crate::device::LatentOp;
 use crate::layer::{MixerKind, Norm};
 
@@ -121,6 +122,16 @@ impl Latent {
         let x = (trained.as_slice(), &from);
         let scratch = (&mut self.by_head, &mut self.padded);
         multiply_heads(cpu, &weights.k_up, x, scratch, output, [mla.kv_rank, head_stride]);
+    }
+
+    /// The normed latents of the rows that were projected last, of queries and of keys and values.
+    pub(super) fn latents(&self, mla: &Mla, out: [&mut Vec<f32>; 2]) {
+        let widths = [mla.q_rank.unwrap_or(0), mla.kv_rank];
+        for ((out, width), first) in out.into_iter().zip(widths).zip([0, mla.q_down_width()]) {
+            let rows = self.projected.chunks_exact(mla.down_width());
+            out.clear();
+            out.extend(rows.flat_map(|row| &row[first..first + width]));
+        }
     }
 
     /// Attention of the absorbed queries `q` over latents, and the projections of values.

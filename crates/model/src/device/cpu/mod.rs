@@ -6,7 +6,7 @@
 //! ops.rs       operations of layers      latent.rs    latent attention      experts.rs    mixtures
 //! sequences.rs sequences, block tables and lanes    kv.rs    pages and states
 //! recurrent.rs, selective.rs, shift.rs              recurrences
-//! streams.rs   residual streams side by side
+//! streams.rs   residual streams side by side         inner.rs    what products inside these read
 //! ```
 //!
 //! Intermediate results that nothing else reads stay in scratch rows that are reused by every layer
@@ -16,6 +16,7 @@
 
 mod cross;
 mod experts;
+mod inner;
 mod kv;
 mod latent;
 mod linear;

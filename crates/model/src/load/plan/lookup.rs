@@ -59,6 +59,15 @@ impl<'a, 's> Lookup<'a, 's> {
         }
     }
 
+    /// The module that an expert's matrix has in files that hold the experts apart; in a GGUF file,
+    /// which never does, a name that only tells it from those of other experts.
+    pub(crate) fn expert_module(&self, name: Name, layer: usize, expert: usize) -> String {
+        let number = expert.to_string();
+        let mut stems = self.naming.stems(name, layer);
+        let apart = stems.find(|stem| stem.contains('*')).map(|stem| stem.replace('*', &number));
+        apart.unwrap_or_else(|| format!("{}.{number}", self.stem(name, layer)))
+    }
+
     /// Whether the checkpoint has a module of this name.
     pub(crate) fn has(&self, stem: &str) -> bool {
         let module = format!("{}.", stem.replace('*', "0"));
