@@ -75,17 +75,16 @@ fn for_model(error: &ModelError) -> Option<String> {
         }
         ModelError::Tensor(TensorError::Malformed { .. }) => DAMAGED,
         ModelError::Rounded { file, to, .. } => {
-            let is_quantized_folder = ModelFiles::open(file).is_ok_and(|f| f.scheme().is_some());
-            return Some(match is_quantized_folder {
-                true => {
-                    "leave `--quantize` out, or name the checkpoint that it was made of".to_owned()
-                }
-                false => format!(
-                    "leave `--quantize` out, or round the file once more: `pelton convert {} \
-                     OUT.gguf --format {to}`",
+            // Neither the model inside the binary nor a folder can be rounded once more.
+            let is_gguf = file.extension().is_some_and(|extension| extension == "gguf");
+            let way_out = match is_gguf {
+                true => format!(
+                    "round the file once more: `pelton convert {} OUT.gguf --format {to}`",
                     file.display()
                 ),
-            });
+                false => "name the checkpoint that it was made of".to_owned(),
+            };
+            return Some(format!("leave `--quantize` out, or {way_out}"));
         }
         ModelError::Tensor(TensorError::MissingPart { .. } | TensorError::MissingShard { .. }) => {
             "`pelton pull` fetches what is missing of a model of the hub"

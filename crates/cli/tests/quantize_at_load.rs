@@ -7,7 +7,7 @@ use crate::common::{command, outcome, pelton};
 use pelton_tensor::DType;
 use pelton_testkit::golden::{decoder_at, decoder_named};
 use pelton_testkit::{TinyEncoder, TinyModel};
-use serde_json::{Value, json};
+use serde_json::json;
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
@@ -211,7 +211,7 @@ fn what_cannot_be_rounded_is_refused_with_a_way_out() {
     let cases: [(&Path, &[&str]); 3] = [
         (&file, &["weight` in Q8_0", "leave `--quantize` out", "pelton convert", "--format q4_k"]),
         (&quantized, &["AWQ", "leave `--quantize` out"]),
-        ("embedded".as_ref(), &["in Q8_0", "leave `--quantize` out"]),
+        ("embedded".as_ref(), &["in Q8_0", "the checkpoint that it was made of"]),
     ];
     for (model, parts) in cases {
         for args in [&["run", "x"][..], &["serve", "--port", "0"], &["logits", "--tokens", "1"]] {
