@@ -85,10 +85,10 @@ fn text(llm: &Llm, places: &Places, needs_key: bool) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "model    {} ({}), {} of weights",
+        "model    {} ({}), {}",
         info.name,
         info.architecture,
-        bytes(info.weight_bytes)
+        weights(info.weight_bytes, info.rounded_to)
     );
     let _ = writeln!(
         text,
@@ -116,14 +116,20 @@ fn text(llm: &Llm, places: &Places, needs_key: bool) -> String {
     text + &curl(places, path, &body, needs_key)
 }
 
+/// The size of the weights, and the format that they were rounded to.
+fn weights(n_bytes: u64, rounded_to: Option<&str>) -> String {
+    let rounded = rounded_to.map_or_else(String::new, |to| format!(", rounded to {to}"));
+    format!("{} of weights{rounded}", bytes(n_bytes))
+}
+
 /// The same for a model that makes vectors.
 fn vectors(embedder: &Embedder, places: &Places, needs_key: bool) -> String {
     let info = embedder.info();
     let facts = format!(
-        "model    {} ({}), {} of weights\nvectors  of {} numbers, from texts of up to {} tokens\n",
+        "model    {} ({}), {}\nvectors  of {} numbers, from texts of up to {} tokens\n",
         info.name,
         info.architecture,
-        bytes(info.weight_bytes),
+        weights(info.weight_bytes, info.rounded_to),
         info.n_dimensions,
         info.max_tokens
     );

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use pelton_llm::hub::HubError;
 use pelton_llm::{KvShortage, LlmError, LlmOptions, MemoryUse, stores};
-use pelton_model::{Compute, KvDtype, ModelError, ModelFiles};
+use pelton_model::{Compute, KvDtype, ModelError, ModelFiles, RoundTo};
 use pelton_tensor::{MemoryLeft, TensorError};
 use pelton_text::TextError;
 
@@ -74,6 +74,18 @@ fn for_model(error: &ModelError) -> Option<String> {
             "copy or download the weights into the folder, too"
         }
         ModelError::Tensor(TensorError::Malformed { .. }) => DAMAGED,
+        ModelError::Rounded { file, to, .. } => {
+            // Neither the model inside the binary nor a folder can be rounded once more.
+            let is_gguf = file.extension().is_some_and(|extension| extension == "gguf");
+            let way_out = match is_gguf {
+                true => format!(
+                    "round the file once more: `pelton convert {} OUT.gguf --format {to}`",
+                    file.display()
+                ),
+                false => "name the checkpoint that it was made of".to_owned(),
+            };
+            return Some(format!("leave `--quantize` out, or {way_out}"));
+        }
         ModelError::Tensor(TensorError::MissingPart { .. } | TensorError::MissingShard { .. }) => {
             "`pelton pull` fetches what is missing of a model of the hub"
         }
@@ -244,6 +256,9 @@ fn for_weights(file: &Path, available_bytes: u64, options: &LlmOptions) -> Strin
     if options.compute == Compute::F32 {
         return "without `--compute f32` the weights keep their format and take less".to_owned();
     }
+    if let Some((to, n_bytes)) = fitting_rounded(file, available_bytes, options) {
+        return format!("`--quantize {to}` fits: the weights then take {}", bytes(n_bytes));
+    }
     let parameters = ModelFiles::open(file)
         .and_then(|files| pelton_model::inspect(&files, KvDtype::Bf16))
         .map(|model| model.n_parameters as f64);
@@ -267,6 +282,23 @@ fn for_weights(file: &Path, available_bytes: u64, options: &LlmOptions) -> Strin
             )
         }
     }
+}
+
+/// The largest format that the weights can be rounded to while they are loaded so that they fit, and
+/// their bytes.
+fn fitting_rounded(
+    file: &Path,
+    available_bytes: u64,
+    options: &LlmOptions,
+) -> Option<(RoundTo, u64)> {
+    let mut files = ModelFiles::open(file).ok()?;
+    FORMATS.iter().find_map(|(name, _)| {
+        let to = RoundTo::find(name)?;
+        files.round_to(to).ok()?;
+        let packed = pelton_model::packed_bytes(&files, options.max_context, options.compute);
+        let n_bytes = packed.ok()?;
+        (n_bytes as f64 * BESIDE_WEIGHTS <= available_bytes as f64).then_some((to, n_bytes))
+    })
 }
 
 /// A longest step that fits.

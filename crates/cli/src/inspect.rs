@@ -71,7 +71,10 @@ struct TokenizerReport {
 /// Runs the command.
 pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
     let place = model::resolve(&model::reference(args.model().as_deref())?)?;
-    let files = place.open()?;
+    let mut files = place.open()?;
+    if let Some(to) = args.quantize() {
+        files.round_to(to)?;
+    }
     // Measured before vocabularies are read, so that only the load is measured.
     let load = args.load.then(|| Loaded::measure(&files)).transpose()?;
     let report = Report { load, ..Report::new(&files, Texts::open(&place), args)? };
@@ -210,6 +213,9 @@ impl Report {
             if let Some(asked) = &quantization.method_activations {
                 rows.push(("method asks", asked.clone()));
             }
+        }
+        if let Some(to) = model.rounded_to {
+            rows.push(("rounded to", format!("{to}, when it is loaded")));
         }
         if !model.activation_groups.is_empty() {
             rows.push(("activations", self.activation_words()));

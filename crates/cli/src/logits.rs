@@ -35,8 +35,7 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<()> {
         return Err(Failure::new("`--tokens` is empty: expected at least one id"));
     }
     let chosen = args.model.chosen();
-    let place = model::resolve(&model::reference(Some(&chosen.model))?)?;
-    let files = place.open()?;
+    let files = model::open(&model::reference(Some(&chosen.model))?, chosen.llm.quantize)?;
     let spec = files.spec()?;
     check_tokens(tokens, spec.vocab_size)?;
     let context = chosen.llm.max_context.unwrap_or(spec.max_context);

@@ -9,7 +9,7 @@ use pelton_llm::{
     EmbedOptions, Embedder, Llm, LlmOptions, LoadProgress, LocalModel, ModelRef, Runtime,
     RuntimeOptions,
 };
-use pelton_model::{CpuDevice, Decoder, LoadOptions, ModelFiles};
+use pelton_model::{CpuDevice, Decoder, LoadOptions, ModelFiles, RoundTo};
 
 use crate::failure::{Failure, Result};
 use crate::hints::short_of_memory;
@@ -67,6 +67,19 @@ pub(crate) fn is_embedded(model: &ModelRef) -> bool {
 pub(crate) fn resolve(model: &ModelRef) -> Result<LocalModel> {
     let screen = Screen::new(model);
     Ok(model.resolve(&mut |progress| screen.downloading(progress))?)
+}
+
+/// Finds a model's files and opens them, to be rounded where a format is given.
+///
+/// # Errors
+///
+/// When the hub does not give them, they are damaged, or the weights are quantized already.
+pub(crate) fn open(model: &ModelRef, quantize: Option<RoundTo>) -> Result<ModelFiles> {
+    let mut files = resolve(model)?.open()?;
+    if let Some(to) = quantize {
+        files.round_to(to)?;
+    }
+    Ok(files)
 }
 
 /// The one runtime of the process, as `--threads` and the environment ask for it.

@@ -47,6 +47,7 @@ mod parse_tools;
 mod plan;
 mod plan_advise;
 mod quantize;
+mod quantize_at_load;
 mod quantize_experts;
 mod reference;
 mod sampling;

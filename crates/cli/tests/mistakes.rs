@@ -78,6 +78,9 @@ pelton pull --connections 0 Qwen/Qwen3-0.6B
 
 # Names of values
 pelton run --kv-dtype int4 Once
+pelton run -m tiny --quantize q4_k_m Once
+pelton run -m tiny.gguf --quantize q4_k Once
+pelton run -m tiny --quantization awq Once
 pelton run --spec magic Once
 pelton run --spec early-exit Once
 pelton serve --policy fairr

@@ -66,6 +66,9 @@ pub struct LlmInfo {
     pub context_tokens: usize,
     /// Bytes of weights read per generated token.
     pub weight_bytes: u64,
+    /// The format that weights were rounded to while they were loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rounded_to: Option<&'static str>,
     /// Bytes held for keys and values.
     pub kv_bytes: u64,
     /// Bytes of keys and values of one token over all layers, which every later token reads.

@@ -13,7 +13,7 @@ use pelton_engine::spec::Verification;
 use pelton_engine::{
     Engine, EngineHandle, KvMemory, ModelExecutor, ModelExecutorConfig, SpecMethod, StateRoom,
 };
-use pelton_model::{ArchSpec, Decoder, LoadOptions, available_memory_bytes};
+use pelton_model::{ArchSpec, Decoder, LoadOptions, RoundTo, available_memory_bytes};
 use pelton_tensor::{AlignedBuf, MemoryLeft, MemoryRefused};
 use pelton_text::{ChatTemplate, Tokenizer};
 
@@ -42,8 +42,9 @@ impl Llm {
         options.check()?;
         let drafts = DraftPlan::new(options)?;
         let reporter = Reporter::new(progress);
-        let source = Source::open(model, options.name.as_deref(), &reporter)?;
+        let mut source = Source::open(model, options.name.as_deref(), &reporter)?;
         source.check_generates()?;
+        source.round_to(options.quantize)?;
         let text = TextSide::load(&source, options)?;
         let decoder = load_weights(runtime, &source, options, &reporter)?;
         // Before keys and values take what is left, and once more when they have.
@@ -218,6 +219,7 @@ fn describe(source: Source, decoder: &Decoder<Device>, kv: &KvPlan, runtime: &Ru
         vocab_size: decoder.spec().vocab_size,
         context_tokens: kv.context_tokens,
         weight_bytes: decoder.weight_bytes() as u64,
+        rounded_to: source.files.rounded_to().map(RoundTo::name),
         kv_bytes: kv.n_bytes() - kv.state_bytes,
         kv_bytes_per_token: kv.block.token_bytes(decoder.spec()) as u64,
         n_long_requests: u64::from(kv.n_blocks)
@@ -237,6 +239,7 @@ fn describe(source: Source, decoder: &Decoder<Device>, kv: &KvPlan, runtime: &Ru
         kv_mib = info.kv_bytes >> 20,
         state_mib = info.states.n_bytes >> 20,
         kv_dtype = %decoder.kv_dtype(),
+        rounded_to = info.rounded_to,
         threads = info.n_threads,
         "model loaded"
     );

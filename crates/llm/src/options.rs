@@ -3,7 +3,7 @@
 use pelton_base::limits;
 use pelton_engine::spec::Proposer;
 use pelton_engine::{EngineConfig, LogprobsMode, SpecConfig, SpecMethod};
-use pelton_model::{ActivationGroup, Compute, KvDtype, PackedCache, StateDtype};
+use pelton_model::{ActivationGroup, Compute, KvDtype, PackedCache, RoundTo, StateDtype};
 use pelton_sched::Choices;
 
 use crate::draft;
@@ -25,6 +25,9 @@ const MOST_BLOCK_TOKENS: usize = 4096;
 pub struct LlmOptions {
     /// Arithmetic of the weights.
     pub compute: Compute,
+    /// The format that weights in f32, f16 or bf16 are rounded to while they are loaded; a draft model
+    /// stays as it is. By default weights keep their format.
+    pub quantize: Option<RoundTo>,
     /// How keys and values are stored; by default bf16, or f32 with [`Compute::F32`].
     pub kv_dtype: Option<KvDtype>,
     /// How the states of recurrent layers are stored: bf16 takes half of the memory, and rounds a state
@@ -93,6 +96,7 @@ impl Default for LlmOptions {
         let engine = EngineConfig::default();
         Self {
             compute: Compute::default(),
+            quantize: None,
             kv_dtype: None,
             state_dtype: StateDtype::default(),
             activation_group: ActivationGroup::default(),

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 
-use pelton_model::ModelFiles;
+use pelton_model::{ModelFiles, RoundTo};
 use pelton_text::Tokenizer;
 
 use crate::error::LlmError;
@@ -70,6 +70,15 @@ impl Source {
         let name = name.map_or_else(|| model.display_name(), str::to_owned);
         let local = model.resolve(&mut |progress| reporter.download(progress))?;
         Ok(Self { name, files: local.open()? })
+    }
+
+    /// Rounds the weights to a format while they are loaded, where one is asked for.
+    ///
+    /// # Errors
+    ///
+    /// As [`ModelFiles::round_to`].
+    pub(crate) fn round_to(&mut self, format: Option<RoundTo>) -> Result<(), LlmError> {
+        Ok(format.map_or(Ok(()), |to| self.files.round_to(to))?)
     }
 
     /// Refuses a model that cannot generate text.

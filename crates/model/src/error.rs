@@ -100,6 +100,19 @@ pub enum ModelError {
         /// Bytes that the machine can still give.
         available_bytes: u64,
     },
+    /// Weights that are quantized already were to be rounded while they are loaded.
+    #[error(
+        "{}: only weights in f32, f16 or bf16 are rounded to {to} at a load, and it has {found}",
+        file.display()
+    )]
+    Rounded {
+        /// The checkpoint.
+        file: PathBuf,
+        /// The format asked for.
+        to: &'static str,
+        /// The method of the checkpoint, or the tensor and its type.
+        found: String,
+    },
     /// A file is where one was to be written.
     #[error("{}: there is a file already", file.display())]
     Exists {

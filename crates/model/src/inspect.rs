@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pelton_quant::Compute;
+use pelton_quant::{Compute, RoundTo};
 use pelton_tensor::{ActivationGroup, KvDtype, StateDtype};
 
 use crate::arch::{ArchSpec, LayerSpec, Mixer};
@@ -46,6 +46,9 @@ pub struct Inspection {
     pub n_bytes: u64,
     /// Bytes of all weights in memory, once packed.
     pub weight_bytes: u64,
+    /// The format that weights are rounded to while they are loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rounded_to: Option<&'static str>,
     /// Tensors by stored type.
     pub tensors: BTreeMap<String, TensorTotals>,
     /// The other parts of a model of which only the text part is run; `None` where all of it is.
@@ -202,6 +205,7 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         n_active_parameters: n_parameters.saturating_sub(n_idle),
         n_bytes: tensors.values().map(|t| t.n_bytes).sum(),
         weight_bytes: weight_bytes::<CpuDevice>(files, &spec, Compute::Auto)?,
+        rounded_to: files.rounded_to().map(RoundTo::name),
         tensors,
         ignored: files.config().wrapper.as_ref().map(|wrapper| ignored(files, wrapper)),
         quantization,

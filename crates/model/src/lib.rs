@@ -62,12 +62,13 @@ pub use kv::{KvFootprint, KvPlace, KvShape, NarrowKv, SwapStore};
 pub use layer::KvHeads;
 pub use load::{
     ExpertSlice, FoldNorm, LayerMatrix, LayerShape, LoadOptions, LoadProgress, PackedCache,
-    StoredRows, StreamEnds, check, layer_shape, load, outer_modules, stored_bytes, stream_ends,
+    StoredRows, StreamEnds, check, layer_shape, load, outer_modules, packed_bytes, stored_bytes,
+    stream_ends,
 };
 pub use outline::ModelOutline;
 pub use parameters::{MatrixRole, MatrixShape, Parameters};
-pub use pelton_quant::Compute;
 pub use pelton_quant::checkpoint::Scheme;
+pub use pelton_quant::{Compute, RoundTo};
 pub use pelton_tensor::{
     ActivationGroup, KvDtype, StateDtype, UnknownKvDtype, available_memory_bytes,
 };

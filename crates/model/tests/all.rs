@@ -22,6 +22,7 @@ mod packed_cache;
 mod plain_device;
 mod quantized_families;
 mod rounded_states;
+mod rounding;
 mod seam;
 mod seq2seq;
 mod shared_pages;

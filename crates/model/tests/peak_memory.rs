@@ -1,7 +1,8 @@
 //! Loading holds the packed weights and a band of what is stored, and reads every stored byte once.
 //!
 //! One test alone in its process, because it is the process that is measured: resident pages of the
-//! stored files whenever something has been packed, and the largest resident set of all.
+//! stored files whenever something has been packed, and the largest resident set of all. The same holds
+//! where the weights are rounded while they are packed.
 #![cfg(target_os = "linux")]
 
 use std::cell::Cell;
@@ -9,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use pelton_kernels::BAND_BYTES;
-use pelton_model::{LoadOptions, ModelFiles, load_cpu};
+use pelton_model::{LoadOptions, ModelFiles, RoundTo, load_cpu};
 use pelton_tensor::{DType, TensorView, write_safetensors};
 use serde_json::json;
 
@@ -86,10 +87,20 @@ fn resident_bytes(folder: &Path) -> u64 {
 fn a_sharded_model_is_never_there_twice_and_read_once() {
     let folder = tempfile::tempdir().expect("temp");
     let n_stored = write_model(folder.path());
-    let files = ModelFiles::open(folder.path()).expect("opens");
+    // The smaller first, so that the allocator has nothing to reuse for the larger.
+    for to in [RoundTo::find("q4_k"), None] {
+        check(folder.path(), n_stored, to);
+    }
+}
+
+fn check(folder: &Path, n_stored: u64, to: Option<RoundTo>) {
+    let mut files = ModelFiles::open(folder).expect("opens");
+    if let Some(to) = to {
+        files.round_to(to).expect("floats");
+    }
     let (most, last) = (Cell::new(0), Cell::new(None));
     let progress = |at: pelton_model::LoadProgress| {
-        most.set(most.get().max(resident_bytes(folder.path())));
+        most.set(most.get().max(resident_bytes(folder)));
         last.set(Some(at));
     };
     let options =
@@ -104,7 +115,7 @@ fn a_sharded_model_is_never_there_twice_and_read_once() {
     assert_eq!((last.n_bytes, last.n_total_bytes), (n_stored, n_stored), "each byte once");
     let band = BAND_BYTES as u64;
     assert!(most.get() < band + SLACK, "{} bytes of the files in memory", most.get());
-    let rest = resident_bytes(folder.path());
+    let rest = resident_bytes(folder);
     assert!(rest < SLACK, "{rest} bytes of the files in memory after loading");
     let grown = peak - before;
     assert!(grown < packed + band + SLACK, "{grown} bytes at peak for {packed} of weights");

@@ -25,9 +25,11 @@ pub mod solve;
 
 pub use error::{QuantError, Result};
 pub use formats::{
-    FORMATS, Rewrite, WeightFormat, Weighted, fitting, for_dtype, for_name, supported_names,
+    FORMATS, Rewrite, RoundTo, WeightFormat, Weighted, fitting, for_dtype, for_name,
+    supported_names,
 };
 pub use packing::{
-    Compute, dequantize_tensor, pack, pack_bands, packed_size, quantize_tensor, quantize_weighted,
+    Compute, dequantize_tensor, pack, pack_bands, pack_rounded, packed_size, quantize_tensor,
+    quantize_weighted,
 };
 pub use rotation::Rotation;

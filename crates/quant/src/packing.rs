@@ -51,11 +51,53 @@ pub fn pack_bands(
     compute: Compute,
     done: &mut dyn FnMut(Range<usize>),
 ) -> Result<PackedMatrix> {
+    let (stack, format, shape) = stacked(parts)?;
+    let stored = |row: usize| stack.row(row);
+    pack_rows(cpu, format, shape, compute, Rows::Stored(&stored), done)
+}
+
+/// As [`pack_bands`], with every row first rounded to the type `to`: the packed bits are those of
+/// the same parts after [`quantize_tensor`].
+///
+/// Rows are rounded one by one by the thread that packs them, so the memory is that of a row per
+/// thread.
+///
+/// # Errors
+///
+/// As [`pack_bands`], and when rows are not whole blocks of `to`.
+///
+/// # Panics
+///
+/// As [`pack_bands`].
+pub fn pack_rounded(
+    cpu: &Cpu,
+    parts: &[TensorView<'_>],
+    to: DType,
+    compute: Compute,
+    done: &mut dyn FnMut(Range<usize>),
+) -> Result<PackedMatrix> {
+    let (stack, format, [n, k]) = stacked(parts)?;
+    if format.dtype() == to {
+        return pack_bands(cpu, parts, compute, done);
+    }
+    let rounded = format_of(&TensorView { dtype: to, ..parts[0] })?;
+    check_rows(rounded, &parts[0])?;
+    let round = |row: usize, out: &mut [u8]| {
+        let mut weights = vec![0.0; k];
+        format.dequantize(stack.row(row), &mut weights);
+        rounded.quantize(&weights, out);
+    };
+    pack_rows(cpu, rounded, [n, k], compute, Rows::MadeOf(stack.row_bytes, &round), done)
+}
+
+/// Rows of parts of one type, their format, and the shape `[n, k]` of the stacked matrix.
+fn stacked<'a>(
+    parts: &[TensorView<'a>],
+) -> Result<(Stack<'a>, &'static dyn WeightFormat, [usize; 2])> {
     let first = parts.first().expect("at least one matrix to pack");
     let format = format_of(first)?;
     let [_, k] = matrix_shape(format, first)?;
-    let mut stack =
-        Stack { rows: Vec::new(), row_bytes: k / format.block_len() * format.block_bytes() };
+    let mut stack = Stack { rows: Vec::new(), row_bytes: row_bytes(format, k) };
     let mut n = 0;
     for part in parts {
         if part.dtype != first.dtype {
@@ -74,26 +116,44 @@ pub fn pack_bands(
         stack.rows.push((n, part.data));
         n += part_n;
     }
+    Ok((stack, format, [n, k]))
+}
+
+/// Packs rows of `format`.
+fn pack_rows(
+    cpu: &Cpu,
+    format: &dyn WeightFormat,
+    [n, k]: [usize; 2],
+    compute: Compute,
+    rows: Rows<'_, '_>,
+    done: &mut dyn FnMut(Range<usize>),
+) -> Result<PackedMatrix> {
     let layout = layout_for(format, compute);
-    let dequantize = |row: usize, out: &mut [u8]| {
-        let mut weights = vec![0.0; k];
-        format.dequantize(stack.row(row), &mut weights);
-        for (bytes, weight) in out.as_chunks_mut().0.iter_mut().zip(weights) {
-            *bytes = weight.to_le_bytes();
-        }
-    };
-    let stored = |row: usize| stack.row(row);
     let rewrite = format.rewrite().filter(|_| layout == format.layout());
-    let rewritten = |row: usize, out: &mut [u8]| {
-        if let Some(rewrite) = rewrite {
-            rewrite(stack.row(row), out);
+    let is_as_stored = layout != WeightLayout::F32 || format.dtype() == DType::F32;
+    // A row of the format as a source row of the layout, where the two differ.
+    let turn = |blocks: &[u8], out: &mut [u8]| match rewrite {
+        Some(rewrite) => rewrite(blocks, out),
+        None => {
+            let mut weights = vec![0.0; k];
+            format.dequantize(blocks, &mut weights);
+            for (bytes, weight) in out.as_chunks_mut().0.iter_mut().zip(weights) {
+                *bytes = weight.to_le_bytes();
+            }
         }
     };
-    let is_as_stored = layout != WeightLayout::F32 || format.dtype() == DType::F32;
-    let rows = match rewrite {
-        Some(_) => Rows::Made(&rewritten),
-        None if is_as_stored => Rows::Stored(&stored),
-        None => Rows::Made(&dequantize),
+    let turned = |row: usize, out: &mut [u8]| match rows {
+        Rows::Stored(stored) => turn(stored(row), out),
+        Rows::Made(make) | Rows::MadeOf(_, make) => {
+            let mut blocks = vec![0; row_bytes(format, k)];
+            make(row, &mut blocks);
+            turn(&blocks, out);
+        }
+    };
+    let rows = match rows {
+        rows if rewrite.is_none() && is_as_stored => rows,
+        Rows::MadeOf(stored_bytes, _) => Rows::MadeOf(stored_bytes, &turned),
+        _ => Rows::Made(&turned),
     };
     PackedMatrix::pack_bands(cpu, layout, [n, k], rows, done)
         .map_err(|source| QuantError::Memory { source })
@@ -110,6 +170,11 @@ pub fn packed_size(
     let layout = layout_for(format, compute);
     let is_whole = k.is_multiple_of(format.block_len()) && k.is_multiple_of(layout.block_len());
     is_whole.then(|| (layout, PackedMatrix::bytes_for(layout, [n, k])))
+}
+
+/// Bytes of a row of `k` weights.
+fn row_bytes(format: &dyn WeightFormat, k: usize) -> usize {
+    k / format.block_len() * format.block_bytes()
 }
 
 fn layout_for(format: &dyn WeightFormat, compute: Compute) -> WeightLayout {

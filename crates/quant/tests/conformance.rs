@@ -5,7 +5,7 @@ use std::path::Path;
 use pelton_kernels::{Cpu, Kernels, WeightLayout};
 use pelton_quant::{
     Compute, FORMATS, QuantError, WeightFormat, dequantize_tensor, fitting, for_dtype, for_name,
-    pack, packed_size, quantize_tensor, supported_names,
+    pack, pack_rounded, packed_size, quantize_tensor, supported_names,
 };
 use pelton_tensor::{DType, TensorView};
 use proptest::prelude::*;
@@ -165,6 +165,34 @@ fn stacked_parts_are_one_matrix() {
             assert_eq!(bits(&a), bits(&b), "{}, row {row}", format.name());
         }
         assert_eq!((stacked.n(), stacked.n_bytes()), (30, whole.n_bytes()));
+    }
+}
+
+#[test]
+fn rows_rounded_while_they_are_packed_have_the_bytes_of_rows_rounded_before() {
+    let cpu = cpu();
+    let [n, k] = [37, 512];
+    for from in [DType::F32, DType::F16, DType::Bf16] {
+        let data = quantize(for_dtype(from).expect("registered"), &weights(n * k));
+        let (first, rest) = data.split_at(data.len() / n * 20);
+        let view = |name, shape, data| TensorView { name, dtype: from, shape, data };
+        let parts = [view("a", &[20, 512], first), view("b", &[17, 512], rest)];
+        for to in FORMATS {
+            let before = parts.map(|part| quantize_tensor(&part, *to).expect("sound"));
+            let rounded: Vec<_> = (parts.iter().zip(&before))
+                .map(|(part, data)| TensorView { dtype: to.dtype(), data, ..*part })
+                .collect();
+            for compute in [Compute::Auto, Compute::F32] {
+                let expected = pack(&cpu, &rounded, compute).expect("sound");
+                let mut n_done = 0;
+                let done = &mut |rows: std::ops::Range<usize>| n_done += rows.len();
+                let packed = pack_rounded(&cpu, &parts, to.dtype(), compute, done);
+                let packed = packed.expect("sound");
+                let bytes = [&packed, &expected].map(|matrix| matrix.storage_bytes());
+                assert!(bytes[0] == bytes[1], "{from} to {} {compute:?}", to.name());
+                assert_eq!((packed.layout(), n_done), (expected.layout(), n));
+            }
+        }
     }
 }
 

@@ -13,6 +13,7 @@ Examples:
   pelton eval model.gguf --text book.txt
   pelton eval ./small --reference ./large --text book.txt --json
   pelton eval ./small --reference ./large --text book.txt --max-kl 0.05 --max-ppl-increase 2
+  pelton eval ./large --quantize q4_k --reference ./large --text book.txt
   pelton eval ab ./large ./small --text book.txt --html report.html
   pelton eval tasks ./small questions.jsonl
   pelton eval needle ./small --text book.txt
@@ -98,7 +99,7 @@ pub(crate) struct EvalArgs {
     #[arg(required = true)]
     model: Option<String>,
     /// Model to compare with, such as the one that MODEL was quantized from; its activations have groups
-    /// of 32 whatever `--activation-group` says
+    /// of 32 whatever `--activation-group` says, and `--quantize` is not for it
     #[arg(long, value_name = "MODEL")]
     pub(crate) reference: Option<String>,
     /// File with the text, UTF-8
@@ -140,7 +141,7 @@ impl EvalArgs {
 pub(crate) struct EvalAbArgs {
     /// The model that is there: folder, .gguf file, hub id, or `embedded`
     pub(crate) a: String,
-    /// The model that is meant to replace it
+    /// The model that is meant to replace it, which alone is rounded by `--quantize`
     pub(crate) b: String,
     /// File with the text, UTF-8
     #[arg(long, value_name = "FILE")]

@@ -41,7 +41,7 @@ use std::num::NonZeroUsize;
 
 use clap::{Args, Parser, Subcommand};
 use pelton_base::TokenId;
-use pelton_model::{ActivationGroup, KvDtype, StateDtype};
+use pelton_model::{ActivationGroup, KvDtype, RoundTo, StateDtype};
 
 pub(crate) use advise::AdviseArgs;
 pub(crate) use batch::BatchArgs;
@@ -78,7 +78,8 @@ pub(crate) use usage::UsageArgs;
 
 use crate::failure;
 use crate::flags::{
-    ActivationArgs, AnswerArgs, CacheArgs, Chosen, KvArgs, ModelArgs, SpecArgs, TemplateArgs,
+    ActivationArgs, AnswerArgs, CacheArgs, Chosen, KvArgs, ModelArgs, RoundingArgs, SpecArgs,
+    TemplateArgs,
 };
 use crate::mode::Mode;
 use crate::run::Color;
@@ -366,6 +367,9 @@ pub(crate) struct InspectArgs {
     /// Activations that share a scale.
     #[command(flatten)]
     activations: ActivationArgs,
+    /// The type that weights are rounded to.
+    #[command(flatten)]
+    rounding: RoundingArgs,
     /// Tokens of context to compute the memory for [default: the model's whole context]
     #[arg(long, value_name = "N")]
     pub(crate) context: Option<NonZeroUsize>,
@@ -381,6 +385,11 @@ impl InspectArgs {
     /// The value of `--activation-group`.
     pub(crate) fn activation_group(&self) -> ActivationGroup {
         self.activations.chosen().llm.activation_group
+    }
+
+    /// The value of `--quantize`.
+    pub(crate) fn quantize(&self) -> Option<RoundTo> {
+        self.rounding.chosen().llm.quantize
     }
 
     /// The value of `--kv-dtype`.

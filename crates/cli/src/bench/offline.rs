@@ -18,7 +18,7 @@ use crate::{memory, model};
 pub(super) fn measure(args: &BenchOfflineArgs) -> Result<()> {
     let chosen = args.model.chosen();
     let reference = model::reference(Some(&chosen.model))?;
-    let files = model::resolve(&reference)?.open()?;
+    let files = model::open(&reference, chosen.llm.quantize)?;
     model::expect_no_encoder(&files)?;
     let max_context = chosen.llm.max_context.unwrap_or(files.spec()?.max_context);
     // Everything that can be refused without the weights is refused before they are loaded.

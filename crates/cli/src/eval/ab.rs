@@ -19,7 +19,7 @@ use crate::{bench, progress};
 pub(super) fn compare(args: &EvalAbArgs) -> Result<()> {
     let chosen = args.machine.chosen();
     let text = read(&args.text)?;
-    let (a, b) = (Named::open(&args.a)?, Named::open(&args.b)?);
+    let (a, b) = (Named::open(&args.a, None)?, Named::open(&args.b, chosen.llm.quantize)?);
     let tokens = b.tokens(&text, &args.text, &args.scored)?;
     a.check_same(&b, &tokens, (&text, &args.text), &args.scored)?;
     let at_text = |failure: Failure| failure.at(&args.text.display().to_string());

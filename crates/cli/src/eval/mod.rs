@@ -10,7 +10,7 @@ use pelton_base::limits;
 use pelton_bench::Watch;
 use pelton_bench::quality::{Config, Report, Subject, Tokens, measure};
 use pelton_llm::{LlmOptions, LocalModel, ModelRef, Runtime};
-use pelton_model::{ActivationGroup, ModelFiles};
+use pelton_model::{ActivationGroup, ModelFiles, RoundTo};
 
 use crate::args::{EvalArgs, EvalCommand, ScoredArgs};
 use crate::bench;
@@ -36,8 +36,8 @@ pub(crate) fn eval(args: &EvalArgs) -> Result<()> {
     let chosen = args.machine.chosen();
     let file = args.text();
     let text = read(file)?;
-    let own = Named::open(args.model())?;
-    let theirs = args.reference.as_deref().map(Named::open).transpose()?;
+    let own = Named::open(args.model(), chosen.llm.quantize)?;
+    let theirs = args.reference.as_deref().map(|name| Named::open(name, None)).transpose()?;
     let tokens = own.tokens(&text, file, &args.scored)?;
     if let Some(theirs) = &theirs {
         theirs.check_same(&own, &tokens, (&text, file), &args.scored)?;
@@ -111,10 +111,12 @@ struct Named {
 }
 
 impl Named {
-    fn open(name: &str) -> Result<Self> {
+    /// Opens the files, to be rounded where a format is given.
+    fn open(name: &str, quantize: Option<RoundTo>) -> Result<Self> {
         let reference: ModelRef = model::reference(Some(name))?;
         let place = model::resolve(&reference)?;
-        Ok(Self { name: reference.display_name(), files: place.open()?, place })
+        let files = model::open(&reference, quantize)?;
+        Ok(Self { name: reference.display_name(), files, place })
     }
 
     fn load(&self, runtime: &Runtime, options: &LlmOptions) -> Result<Subject> {

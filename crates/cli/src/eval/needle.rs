@@ -23,7 +23,7 @@ const LONGEST: usize = 32_768;
 pub(super) fn hide(args: &EvalNeedleArgs) -> Result<()> {
     let chosen = args.machine.chosen();
     let text = read(&args.text)?;
-    let named = Named::open(&args.model)?;
+    let named = Named::open(&args.model, chosen.llm.quantize)?;
     let texts = Texts::open(&named.place)?;
     let context = context(&chosen, std::iter::once(&named))?;
     let mut lengths = args.lengths.clone();

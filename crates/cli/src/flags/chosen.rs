@@ -103,6 +103,7 @@ impl Chosen {
     pub(crate) fn embed_options(&self) -> EmbedOptions {
         EmbedOptions {
             compute: self.llm.compute,
+            quantize: self.llm.quantize,
             max_tokens: self.llm.max_context,
             pooling: self.vectors.pooling,
             normalise: self.vectors.normalize,

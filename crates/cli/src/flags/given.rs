@@ -62,8 +62,10 @@ selections! {
     KvArgs = KvFlags: |flag| matches!(flag.name, "kv-dtype" | "state-dtype");
     /// `--activation-group` alone.
     ActivationArgs = ActivationFlags: |flag| flag.name == "activation-group";
-    /// `--threads` and `--compute`.
-    ComputeArgs = ComputeFlags: |flag| matches!(flag.name, "threads" | "compute");
+    /// `--quantize` alone.
+    RoundingArgs = RoundingFlags: |flag| flag.name == "quantize";
+    /// `--threads`, `--compute` and `--quantize`.
+    ComputeArgs = ComputeFlags: |flag| matches!(flag.name, "threads" | "compute" | "quantize");
     /// `--draft-model` and `--spec-max`.
     DraftArgs = DraftFlags: |flag| matches!(flag.name, "draft-model" | "spec-max");
 }
@@ -202,7 +204,7 @@ impl TypedValueParser for Parser {
     ) -> Result<Value, clap::Error> {
         match self.0 {
             // Its error lists the names and suggests the nearest.
-            Kind::Names(all) => {
+            Kind::Names(all) if value.to_str().is_none_or(|text| self.0.parse(text).is_err()) => {
                 PossibleValuesParser::new(all()).parse_ref(command, arg, value)?;
             }
             // A path may be no UTF-8.

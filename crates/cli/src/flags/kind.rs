@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     WholeSeconds,
     /// A time in whole milliseconds, at most a day, which may be zero.
     WholeMilliseconds,
-    /// One of these names.
+    /// One of these names, in upper or lower case.
     Names(fn() -> Vec<&'static str>),
     /// `true` or `false`; `on` or `off`.
     Truth,
@@ -107,7 +107,7 @@ impl Kind {
             }
             Self::Names(all) => {
                 let names = all();
-                let found = names.iter().find(|name| **name == text);
+                let found = names.iter().find(|name| name.eq_ignore_ascii_case(text));
                 found
                     .map(|name| Value::Name(name))
                     .ok_or_else(|| format!("expected one of {}, got `{text}`", names.join(", ")))

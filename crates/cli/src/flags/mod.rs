@@ -26,7 +26,8 @@ mod table;
 pub(crate) use chosen::Chosen;
 pub(crate) use given::{
     ActivationArgs, AnswerArgs, CacheArgs, ComputeArgs, DraftArgs, KvArgs, MachineArgs, ModelArgs,
-    SchedulingArgs, ServerArgs, SpecArgs, TemplateArgs, ThreadsArgs, VectorArgs, lay_over,
+    RoundingArgs, SchedulingArgs, ServerArgs, SpecArgs, TemplateArgs, ThreadsArgs, VectorArgs,
+    lay_over,
 };
 pub(crate) use kind::{Kind, Value};
 pub(crate) use lists::Lists;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pelton_llm::{LogprobsMode, Pooling, Verification};
-use pelton_model::{ActivationGroup, Compute, KvDtype, PackedCache, StateDtype};
+use pelton_model::{ActivationGroup, Compute, KvDtype, PackedCache, RoundTo, StateDtype};
 use pelton_sched::{Batching, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder};
 use pelton_server::{CorsOrigins, HostName, SocketAccess, UsageFailures};
 use serde_json::Map;
@@ -94,6 +94,16 @@ impl Choice for Compute {
             // `Compute` may grow; `all` lists the values that have a name here.
             _ => "auto",
         }
+    }
+}
+
+impl Choice for RoundTo {
+    fn all() -> &'static [Self] {
+        Self::all()
+    }
+
+    fn name(self) -> &'static str {
+        self.name()
     }
 }
 

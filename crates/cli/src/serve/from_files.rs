@@ -54,7 +54,7 @@ pub(super) fn specs(machine: &Arc<Machine>, models: Vec<ModelChoice>) -> Result<
             let ModelChoice { name, aliases, preload, keep_alive, chosen } = choice;
             let found = || -> Result<ModelRef> {
                 let reference = model::reference(Some(&chosen.model))?;
-                model::resolve(&reference)?.open()?;
+                model::open(&reference, chosen.llm.quantize)?;
                 Ok(reference)
             };
             let reference = match n_models {
@@ -88,8 +88,12 @@ impl Loader for FromFiles {
 
 impl FromFiles {
     fn count(&self) -> Result<u64> {
-        let files = model::resolve(&self.reference)?.open()?;
-        Ok(pelton_model::stored_bytes(&files, self.chosen.llm.max_context)?)
+        let llm = &self.chosen.llm;
+        let files = model::open(&self.reference, llm.quantize)?;
+        Ok(match llm.quantize {
+            None => pelton_model::stored_bytes(&files, llm.max_context)?,
+            Some(_) => pelton_model::packed_bytes(&files, llm.max_context, llm.compute)?,
+        })
     }
 
     /// Loads the model to generate text or to make vectors, as its files or the settings say.

@@ -1,5 +1,7 @@
 //! Names of the same things in other programs: llama.cpp, Ollama, vLLM, and Python's tools.
 
+use pelton_model::RoundTo;
+
 /// Names of flags elsewhere, and our flag.
 const FLAGS: &[(&[&str], &str)] = &[
     (
@@ -19,6 +21,7 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["state-type", "mamba-ssm-cache-dtype", "mamba-cache-dtype"], "state-dtype"),
     (&["dynamic-quantization-group-size", "activation-group-size"], "activation-group"),
     (&["dtype", "precision"], "compute"),
+    (&["quantization", "quant", "isq", "load-in-4bit", "load-in-8bit"], "quantize"),
     (&["speculative-model", "model-draft"], "draft-model"),
     (&["draft-max", "num-speculative-tokens"], "spec-max"),
     (&["num-threads", "n-threads", "workers", "cpu-threads"], "threads"),
@@ -114,14 +117,27 @@ pub(super) fn for_letter(arg: &str) -> Option<String> {
 /// Advice for a value that another program takes.
 pub(super) fn for_value(flag: &str, value: &str) -> Option<String> {
     let value = value.to_ascii_lowercase();
+    if flag == "--quantize" {
+        let near = near_type(&value)?;
+        return Some(format!("did you mean `--quantize {near}`?"));
+    }
     let advice = match flag {
         "--kv-dtype" if value.contains('4') => "`int8` and `fp8` are the smallest",
         "--compute" => {
-            "weights keep the format of their file; `pelton convert --format` changes it"
+            "weights keep the format of their file; `--quantize` rounds them while they are loaded"
         }
         _ => return None,
     };
     Some(advice.to_owned())
+}
+
+/// The type that is meant by the name of a mix of types (`q4_k_m`), or by a number of bits (`int4`).
+fn near_type(value: &str) -> Option<&'static str> {
+    let mixed = ["_s", "_m", "_l", "_xl"].iter().find_map(|end| value.strip_suffix(end));
+    let usual = ["q8_0", "q6_k", "q5_k", "q4_k", "q3_k", "q2_k"];
+    let has_bits = |name: &&&str| value.contains(&name[1..2]);
+    let of_bits = || usual.iter().find(has_bits).copied();
+    mixed.and_then(RoundTo::find).map(RoundTo::name).or_else(of_bits)
 }
 
 #[cfg(test)]
@@ -129,6 +145,25 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    #[test]
+    fn mixes_and_numbers_of_bits_name_the_type_that_is_nearest() {
+        for (value, expected) in [
+            ("Q4_K_M", Some("q4_k")),
+            ("q3_k_xl", Some("q3_k")),
+            ("iq3_s_m", Some("iq3_s")),
+            ("int8", Some("q8_0")),
+            ("4bit", Some("q4_k")),
+            ("small", None),
+        ] {
+            let hint = for_value("--quantize", value);
+            assert_eq!(
+                hint,
+                expected.map(|to| format!("did you mean `--quantize {to}`?")),
+                "{value}"
+            );
+        }
+    }
 
     #[test]
     fn every_flag_and_command_that_is_advised_exists_and_no_real_one_is_explained_away() {

@@ -34,6 +34,13 @@ use crate::cpu::Cpu;
 /// compute in `scratch`.
 type WithRow<'a> = dyn Fn(&mut Vec<u8>, usize, &mut dyn FnMut(&[u8])) + Sync + 'a;
 
+/// Rows in the layout's source encoding, and the stored bytes that one is made of where these may be
+/// more than it has packed, else 0.
+struct Source<'a> {
+    with_row: &'a WithRow<'a>,
+    stored_bytes: usize,
+}
+
 /// Packed bytes between two reports of progress: enough work for every thread, and little beside
 /// any model that is short of memory.
 pub const BAND_BYTES: usize = 16 << 20;
@@ -45,6 +52,9 @@ pub enum Rows<'r, 'a> {
     Stored(&'r (dyn Fn(usize) -> &'a [u8] + Sync)),
     /// Writes row `i`, in the layout's source encoding, to a scratch row.
     Made(&'r (dyn Fn(usize, &mut [u8]) + Sync)),
+    /// The same from this many stored bytes each, which may be more than the row has packed: a band
+    /// ends where either are enough.
+    MadeOf(usize, &'r (dyn Fn(usize, &mut [u8]) + Sync)),
 }
 
 /// Most outputs and inputs of a matrix: more than any real matrix has, and no size below it
@@ -122,19 +132,22 @@ impl PackedMatrix {
     ) -> Result<Self, MemoryRefused> {
         assert!(n <= MOST && k <= MOST, "a matrix that fits in the address space: {n} x {k}");
         let row_bytes = layout.row_bytes(k);
-        match rows {
+        let (stored_bytes, fill) = match rows {
             Rows::Stored(rows) => {
-                Self::pack_panels(cpu, layout, [n, k], &|_, row, place| place(rows(row)), done)
+                let source =
+                    Source { with_row: &|_, row, place| place(rows(row)), stored_bytes: 0 };
+                return Self::pack_panels(cpu, layout, [n, k], &source, done);
             }
-            Rows::Made(fill) => {
-                let with_row = |scratch: &mut Vec<u8>, row, place: &mut dyn FnMut(&[u8])| {
-                    scratch.resize(row_bytes, 0);
-                    fill(row, scratch);
-                    place(scratch);
-                };
-                Self::pack_panels(cpu, layout, [n, k], &with_row, done)
-            }
-        }
+            Rows::Made(fill) => (0, fill),
+            Rows::MadeOf(stored_bytes, fill) => (stored_bytes, fill),
+        };
+        let with_row = |scratch: &mut Vec<u8>, row, place: &mut dyn FnMut(&[u8])| {
+            scratch.resize(row_bytes, 0);
+            fill(row, scratch);
+            place(scratch);
+        };
+        let source = Source { with_row: &with_row, stored_bytes };
+        Self::pack_panels(cpu, layout, [n, k], &source, done)
     }
 
     /// Bytes of a matrix of this shape once packed, the padding of its last panel included.
@@ -150,7 +163,7 @@ impl PackedMatrix {
         cpu: &Cpu,
         layout: WeightLayout,
         [n, k]: [usize; 2],
-        with_row: &WithRow<'_>,
+        &Source { with_row, stored_bytes }: &Source<'_>,
         done: &mut dyn FnMut(Range<usize>),
     ) -> Result<Self, MemoryRefused> {
         let panel_bytes = layout.panel_bytes(k);
@@ -158,7 +171,8 @@ impl PackedMatrix {
         let n_bytes = n.div_ceil(PANEL).checked_mul(panel_bytes);
         let n_bytes = n_bytes.expect("a matrix that fits in the address space");
         let mut buf = AlignedBuf::try_zeroed(n_bytes)?;
-        if let Some(band_panels) = BAND_BYTES.checked_div(panel_bytes) {
+        let most_bytes = panel_bytes.max(stored_bytes.saturating_mul(PANEL));
+        if let Some(band_panels) = BAND_BYTES.checked_div(most_bytes).filter(|_| panel_bytes > 0) {
             cpu.place(&mut buf);
             let band_panels = band_panels.max(1);
             for (band_idx, band) in
@@ -410,6 +424,15 @@ mod tests {
         )
         .expect("memory");
         assert_eq!(told, [0..160, 160..320, 320..n]);
+
+        // Rows of twice as many stored bytes: bands of half as many panels.
+        let (mut told, made) = (Vec::new(), |_: usize, out: &mut [u8]| out.fill(0));
+        let rows = Rows::MadeOf(2 * row.len(), &made);
+        let pack = PackedMatrix::pack_bands(&cpu, WeightLayout::F32, [n, k], rows, &mut |band| {
+            told.push(band);
+        });
+        assert_eq!(pack.expect("memory").n_bytes(), packed.n_bytes());
+        assert_eq!(told, [0..80, 80..160, 160..240, 240..320, 320..n]);
         assert_eq!(packed.n_bytes() as u64, PackedMatrix::bytes_for(WeightLayout::F32, [n, k]));
     }
 

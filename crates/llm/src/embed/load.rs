@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pelton_model::embed::{EmbedSpec, Pooling, VectorModel};
-use pelton_model::{Compute, LoadOptions, ModelError, ModelFiles, PackedCache};
+use pelton_model::{Compute, LoadOptions, ModelError, ModelFiles, PackedCache, RoundTo};
 
 use super::queue::{EmbedModel, Queue};
 use super::{EmbedInfo, Embedder};
@@ -20,6 +20,9 @@ const MAX_TOKENS: usize = 8192;
 pub struct EmbedOptions {
     /// Arithmetic of the weights.
     pub compute: Compute,
+    /// The format that weights in f32, f16 or bf16 are rounded to while they are loaded; those of
+    /// layers behind the pooling stay.
+    pub quantize: Option<RoundTo>,
     /// Longest text, in tokens; by default what the model declares, at most 8,192.
     pub max_tokens: Option<usize>,
     /// How rows become a vector.
@@ -73,7 +76,8 @@ impl Embedder {
         wrap: impl FnOnce(Box<dyn EmbedModel>) -> Box<dyn EmbedModel>,
     ) -> Result<Arc<Self>, LlmError> {
         let reporter = Reporter::new(progress);
-        let source = Source::open(model, options.name.as_deref(), &reporter)?;
+        let mut source = Source::open(model, options.name.as_deref(), &reporter)?;
+        source.round_to(options.quantize)?;
         let tokenizer = source.tokenizer()?;
         let (spec, max_tokens) = spec(&source.files, options)?;
         let load = LoadOptions {
@@ -99,6 +103,7 @@ impl Embedder {
             activation: spec.classes.as_ref().map(|classes| classes.activation.name()),
             vocab_size: decoder.spec().vocab_size,
             weight_bytes: decoder.weight_bytes() as u64,
+            rounded_to: source.files.rounded_to().map(RoundTo::name),
             n_threads: runtime.n_threads(),
         };
         info.log();

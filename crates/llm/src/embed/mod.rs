@@ -88,6 +88,9 @@ pub struct EmbedInfo {
     pub vocab_size: usize,
     /// Bytes of weights read per step.
     pub weight_bytes: u64,
+    /// The format that weights were rounded to while they were loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rounded_to: Option<&'static str>,
     /// Threads that compute.
     pub n_threads: usize,
 }

@@ -319,6 +319,7 @@ fn assembled(tokenizer: Arc<Tokenizer>, engine: EngineHandle, weight_bytes: u64)
         vocab_size: VOCAB,
         context_tokens: CONTEXT,
         weight_bytes,
+        rounded_to: None,
         kv_bytes: 0,
         kv_bytes_per_token: 0,
         n_long_requests: 0,

@@ -11,6 +11,8 @@ use pelton_tensor::{DType, MappedFile, TensorView};
 pub enum MatrixSource<'a, 't> {
     /// Matrices of one stored type.
     Tensors(&'a [TensorView<'a>]),
+    /// The same, rounded to another type row by row.
+    Rounded(&'a [TensorView<'a>], DType),
     /// Matrices of a quantized checkpoint, inputs in the order of [`QuantizedTensor::order`].
     Quantized(&'a [&'a QuantizedTensor<'t>]),
 }

@@ -303,6 +303,7 @@ fn halves<'a>(part: &Part<'a>) -> [Part<'a>; 2] {
         shape[0] = n;
         let rows = Rows { n, first, run: n, filled: n, stride: n, ..Rows::all(2 * n) };
         let Part { view, is_transposed, turned, slice, factors, .. } = *part;
-        Part { view, shape, rows, is_transposed, turned, quantized: None, slice, factors }
+        let (quantized, rounded) = (None, None);
+        Part { view, shape, rows, is_transposed, turned, quantized, slice, factors, rounded }
     })
 }

@@ -25,6 +25,7 @@ mod order;
 mod parts;
 mod quantize;
 mod read_back;
+mod rounding;
 mod sampling;
 mod tensors;
 mod tokenizer;
@@ -47,6 +48,7 @@ pub(crate) use folder::{Biased, Listing, biased, gate_and_up};
 use item::Item;
 pub(crate) use item::{Scaled, Source};
 pub(crate) use order::Order;
+pub(crate) use rounding::{Rounded, Rounding};
 use tensors::Formats;
 
 /// How a model is exported.
@@ -126,6 +128,9 @@ pub fn export(
         embedding: find(options.embedding_format)?.or(matrices),
         head: find(options.head_format)?.or(matrices),
     };
+    if let Some(to) = files.rounded_to() {
+        return Err(ModelError::Export(format!("the weights are to be rounded to {to} at a load")));
+    }
     if let Some(scheme) = files.scheme() {
         let expected = "expected weights that are not quantized yet";
         return Err(ModelError::Export(format!("{expected}, found {}", scheme.words())));

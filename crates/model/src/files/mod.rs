@@ -8,6 +8,7 @@ mod suppressed;
 use std::path::{Path, PathBuf};
 
 use pelton_base::limits;
+use pelton_quant::RoundTo;
 use pelton_quant::checkpoint::Scheme;
 use pelton_tensor::{Gguf, GgufPartName, MappedFile, Safetensors, TensorSource, TensorView};
 
@@ -16,6 +17,7 @@ use crate::config::{
     HfConfig, generation_eos_tokens, parse_config, parse_scheme, parse_scheme_file,
 };
 use crate::error::ModelError;
+use crate::export::Rounding;
 use crate::fields::{ConfigError, parse_json};
 use crate::wrapper::PREFIXES;
 use names::Naming;
@@ -41,6 +43,7 @@ pub struct ModelFiles {
     config: HfConfig,
     scheme: Option<Scheme>,
     weights: Weights,
+    rounding: Option<Rounding>,
 }
 
 enum Weights {
@@ -108,13 +111,15 @@ impl ModelFiles {
             }
         }
         let weights = Weights::Safetensors(Patched::new(Safetensors::open_folder(folder)?));
-        Ok(Self { kind: ModelKind::HfFolder, path: folder.to_owned(), config, scheme, weights })
+        let (kind, path, rounding) = (ModelKind::HfFolder, folder.to_owned(), None);
+        Ok(Self { kind, path, config, scheme, weights, rounding })
     }
 
     fn from_gguf(kind: ModelKind, path: &Path, file: Gguf) -> Result<Self, ModelError> {
         let config = gguf::read_config(file.metadata(), &file).map_err(ModelError::config(path))?;
         let weights = Weights::Gguf(file);
-        Ok(Self { kind, path: path.to_owned(), config, scheme: None, weights })
+        let (path, scheme, rounding) = (path.to_owned(), None, None);
+        Ok(Self { kind, path, config, scheme, weights, rounding })
     }
 
     /// The kind of these files.
@@ -164,6 +169,31 @@ impl ModelFiles {
             Weights::Safetensors(tensors) => tensors.stored(name),
             Weights::Gguf(gguf) => gguf.get(name),
         }
+    }
+
+    /// Rounds the weights in every load from now on, as [`export`](crate::export()) in this format
+    /// writes them; figures about loads follow, and the files stay as they are.
+    ///
+    /// Matrices are rounded row by row, while they are packed. Families that are not written as GGUF
+    /// keep tables of positions and kinds of tokens, and matrices that are computed in f32.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Rounded`] where a matrix is quantized already; as [`check`](crate::check).
+    pub fn round_to(&mut self, to: RoundTo) -> Result<(), ModelError> {
+        self.rounding = None;
+        self.rounding = Some(Rounding::new(self, to)?);
+        Ok(())
+    }
+
+    /// The format that weights are rounded to while they are loaded.
+    pub fn rounded_to(&self) -> Option<RoundTo> {
+        self.rounding.as_ref().map(Rounding::to)
+    }
+
+    /// The types that weights are rounded to while they are loaded.
+    pub(crate) fn rounding(&self) -> Option<&Rounding> {
+        self.rounding.as_ref()
     }
 
     /// Gives a tensor of a folder other values, in f32, for everything that is loaded from now on; the

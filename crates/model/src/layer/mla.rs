@@ -347,7 +347,8 @@ impl Mla {
             let apart = |name, n, k| {
                 let view = lookup.weight(name, layer, &[n_heads, n, k])?;
                 let rows = Rows::all(n_heads * n).padded(n, multiple);
-                Ok::<_, ModelError>(Part { shape: vec![rows.n, k], rows, ..Part::whole(view) })
+                let part = Part { shape: vec![rows.n, k], rows, ..Part::whole(view) };
+                Ok::<_, ModelError>(lookup.rounded(part))
             };
             return Ok([
                 apart(Name::KUp, kv_rank, nope_dim)?,
@@ -376,6 +377,7 @@ impl Mla {
             quantized: k_up.quantized.map(QuantizedTensor::without_views),
             ..k_up
         };
+        let k_up = lookup.rounded(k_up);
         // A product of heads reads its inputs in their own order.
         let v_up = Part { quantized: v_up.quantized.map(QuantizedTensor::in_own_order), ..v_up };
         Ok([k_up, v_up])

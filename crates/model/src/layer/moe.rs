@@ -394,7 +394,7 @@ fn plan_switch<'a>(lookup: &Lookup<'a, '_>, layer: usize) -> Result<LinearPlan<'
     let view = lookup.find(&name, &[hidden])?;
     let part = Part { shape: vec![1, hidden], rows: Rows::all(1), ..Part::whole(view) };
     Ok(LinearPlan {
-        parts: vec![part],
+        parts: vec![lookup.rounded(part)],
         biases: Vec::new(),
         k: hidden,
         factors: Vec::new(),

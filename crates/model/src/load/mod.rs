@@ -13,6 +13,9 @@
 //! ```
 //!
 //! so memory at its peak is that of the packed weights and a band, not of everything twice.
+//! Where the files are to be [rounded](ModelFiles::round_to), a row becomes another type just before
+//! it is packed, by the thread that packs it.
+//!
 //! Matrices that are not packed as they lie there are the exception: rows stored in pairs and
 //! transposed matrices are first copied in order, one matrix at a time, and the tensors of a
 //! quantized matrix stay until all of it is packed.
@@ -42,7 +45,7 @@ use pelton_tensor::{ActivationGroup, KvDtype, StateDtype};
 use crate::arch::{ArchSpec, Mixer};
 use crate::comm::Communicator;
 use crate::decoder::Decoder;
-use crate::device::cpu::Tune;
+use crate::device::cpu::{CpuDevice, Tune};
 use crate::device::{Device, Ops};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
@@ -197,6 +200,19 @@ pub fn stored_bytes(files: &ModelFiles, max_context: Option<usize>) -> Result<u6
     Ok(Plan::new(files, &served_spec(files, max_context)?)?.n_bytes())
 }
 
+/// Bytes of the weights once [`load`] has packed them for the CPU.
+///
+/// # Errors
+///
+/// As [`load`], but for the memory.
+pub fn packed_bytes(
+    files: &ModelFiles,
+    max_context: Option<usize>,
+    compute: Compute,
+) -> Result<u64, ModelError> {
+    weight_bytes::<CpuDevice>(files, &served_spec(files, max_context)?, compute)
+}
+
 /// Loads a model onto a device.
 ///
 /// # Errors
@@ -216,7 +232,12 @@ pub fn load<B: Ops>(
     let spec = served_spec(files, options.max_context)?;
     let plan = Plan::padded(files, &spec, B::HEAD_ROWS)?;
     check_memory(&device, files, &plan, &spec, options)?;
-    let load = LoadKind { compute: options.compute, rank: comm.rank(), n_ranks: comm.size() };
+    let load = LoadKind {
+        compute: options.compute,
+        rounded_to: files.rounded_to(),
+        rank: comm.rank(),
+        n_ranks: comm.size(),
+    };
     let verified = |n_bytes, n_total_bytes| {
         if let Some(progress) = options.progress {
             progress(LoadProgress { n_bytes, n_total_bytes, is_cached: true });

@@ -10,12 +10,13 @@ use super::plan::{
     EncoderPlan, Factors, InputPlan, InputsPlan, LayerPlan, LinearPlan, NormPlan, Part, Plan,
 };
 use super::{
-    EncoderWeights, InputWeights, InputsWeights, LayerWeights, LoadOptions, LoadProgress, Weights,
-    quantization,
+    EncoderWeights, InputWeights, InputsWeights, LayerWeights, LoadOptions, LoadProgress, Turned,
+    Weights, quantization,
 };
 use crate::arch::{ArchSpec, NormKind};
 use crate::device::{Device, MatrixSource};
 use crate::error::ModelError;
+use crate::export::Rounded;
 use crate::files::ModelFiles;
 use crate::layer::{Linear, Norm, Piece, Shard};
 
@@ -259,7 +260,11 @@ impl<B: Device> Packer<'_, B> {
         let views: Vec<_> =
             parts.iter().zip(&ordered).map(|(part, data)| part.with_data(data)).collect();
         let device = self.device;
-        let packed = device.pack(&MatrixSource::Tensors(&views), compute, &mut |rows| {
+        let source = match parts[0].rounded {
+            Some(Rounded::Packed(to)) => MatrixSource::Rounded(&views, to),
+            _ => MatrixSource::Tensors(&views),
+        };
+        let packed = device.pack(&source, compute, &mut |rows| {
             let mut first = 0;
             for (view, data) in views.iter().zip(&ordered) {
                 let n = view.shape[0];
@@ -282,8 +287,12 @@ impl<B: Device> Packer<'_, B> {
         let turned = part.turned.expect("invariant: the part is turned");
         let data = turned.bytes(part).map_err(|source| self.format_error(source))?;
         part.stored().for_each(|(data, n_bytes)| self.advance(data, n_bytes));
-        let view = TensorView { dtype: part.dtype(), ..part.with_data(&data) };
-        let packed = self.device.pack(&MatrixSource::Tensors(&[view]), compute, &mut |_| ());
+        let view = [TensorView { dtype: Turned::dtype(part), ..part.with_data(&data) }];
+        let source = match part.rounded {
+            Some(Rounded::Packed(to)) => MatrixSource::Rounded(&view, to),
+            _ => MatrixSource::Tensors(&view),
+        };
+        let packed = self.device.pack(&source, compute, &mut |_| ());
         packed.map_err(|source| self.format_error(source))
     }
 

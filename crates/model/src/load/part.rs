@@ -25,6 +25,7 @@ use pelton_quant::checkpoint::QuantizedTensor;
 use pelton_tensor::{DType, TensorView};
 
 use super::turned::Turned;
+use crate::export::Rounded;
 
 /// The rows of a tensor that make up a part, in the order of the decoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -174,6 +175,8 @@ pub(crate) struct Part<'a> {
     pub(crate) slice: Option<usize>,
     /// The factors of its blocks, where `view` holds only their codes.
     pub(crate) factors: Option<&'a [u8]>,
+    /// The type that it is rounded to while it is packed.
+    pub(crate) rounded: Option<Rounded>,
 }
 
 impl<'a> Part<'a> {
@@ -190,6 +193,7 @@ impl<'a> Part<'a> {
             quantized: None,
             slice: None,
             factors: None,
+            rounded: None,
         }
     }
 
@@ -207,7 +211,7 @@ impl<'a> Part<'a> {
     pub(super) fn stacks_on(&self, other: &Self) -> bool {
         match (&self.quantized, &other.quantized) {
             _ if self.turned.is_some() || other.turned.is_some() => false,
-            (None, None) => self.view.dtype == other.view.dtype,
+            (None, None) => self.view.dtype == other.view.dtype && self.rounded == other.rounded,
             (Some(own), Some(other)) => own.order() == other.order(),
             _ => false,
         }
@@ -222,7 +226,8 @@ impl<'a> Part<'a> {
 
     /// The blocks of inputs that it is packed in, or the part itself.
     pub(super) fn split(self) -> Vec<Self> {
-        let Self { view, shape, rows, is_transposed, turned, quantized, slice, factors } = self;
+        let Self { view, shape, rows, is_transposed, turned, quantized, slice, factors, rounded } =
+            self;
         let part = |shape, quantized| Self {
             view,
             shape,
@@ -232,6 +237,7 @@ impl<'a> Part<'a> {
             quantized,
             slice,
             factors,
+            rounded,
         };
         match quantized {
             None => vec![part(shape, None)],
@@ -244,7 +250,12 @@ impl<'a> Part<'a> {
 
     /// Type of its elements when it is packed.
     pub(crate) fn dtype(&self) -> DType {
-        if self.turned.is_some() { Turned::dtype(self) } else { self.view.dtype }
+        match self.rounded {
+            Some(Rounded::Packed(dtype)) => dtype,
+            Some(Rounded::Stored(_)) => DType::F32,
+            None if self.turned.is_some() => Turned::dtype(self),
+            None => self.view.dtype,
+        }
     }
 
     /// Rows.

@@ -124,7 +124,7 @@ impl<'a> LinearPlan<'a> {
 /// `blk.0.attn_q.weight q8_0 [64, 64] 4 heads + blk.0.attn_k.weight ...`.
 pub(super) fn recipe(parts: &[Part<'_>]) -> String {
     let mut text = String::new();
-    for Part { view, rows, is_transposed, turned, quantized, slice, .. } in parts {
+    for Part { view, rows, is_transposed, turned, quantized, slice, rounded, .. } in parts {
         let separator = if text.is_empty() { "" } else { " + " };
         let _ = write!(text, "{separator}{} {} {:?}", view.name, view.dtype.name(), view.shape);
         let _ = write!(text, "{rows}{}", if *is_transposed { " transposed" } else { "" });
@@ -133,6 +133,9 @@ pub(super) fn recipe(parts: &[Part<'_>]) -> String {
         }
         if let Some(slice) = slice {
             let _ = write!(text, " of expert {slice}");
+        }
+        if let Some(rounded) = rounded {
+            let _ = write!(text, "{rounded}");
         }
         if let Some(matrix) = quantized {
             let _ = match (matrix.columns(), matrix.order()) {
@@ -190,13 +193,13 @@ impl<'a> Plan<'a> {
     }
 
     /// The parts of every matrix that is packed.
-    pub(super) fn matrices(&self) -> Vec<&[Part<'a>]> {
+    pub(crate) fn matrices(&self) -> Vec<&[Part<'a>]> {
         self.runs(Compute::Auto).into_iter().map(|(run, _)| run).collect()
     }
 
     /// The parts of every matrix that is packed, and the arithmetic of its weights where that of
     /// the model is `asked`.
-    pub(super) fn runs(&self, asked: Compute) -> Vec<(&[Part<'a>], Compute)> {
+    pub(crate) fn runs(&self, asked: Compute) -> Vec<(&[Part<'a>], Compute)> {
         let of_encoder = self.encoder.iter().flat_map(|encoder| &encoder.positions);
         let alone = [&self.embedding].into_iter().chain(&self.positions).chain(&self.token_types);
         let alone = alone.chain(of_encoder);

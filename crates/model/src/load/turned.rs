@@ -12,10 +12,11 @@
 //! dequantized likewise. Files that store the keys turned already (`attn_k_b`) are packed as they
 //! are.
 
-use pelton_quant::{QuantError, dequantize_tensor};
-use pelton_tensor::DType;
+use pelton_quant::{QuantError, dequantize_tensor, for_dtype, quantize_tensor};
+use pelton_tensor::{DType, TensorView};
 
 use super::part::Part;
+use crate::export::Rounded;
 
 /// The rows of each head that are turned.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,7 +34,10 @@ pub(crate) struct Turned {
 impl Turned {
     /// Whether elements can be moved as they are stored.
     fn is_plain(part: &Part<'_>) -> bool {
-        part.quantized.is_none() && matches!(part.view.dtype, DType::F32 | DType::F16 | DType::Bf16)
+        let is_rounded = matches!(part.rounded, Some(Rounded::Stored(_)));
+        part.quantized.is_none()
+            && !is_rounded
+            && matches!(part.view.dtype, DType::F32 | DType::F16 | DType::Bf16)
     }
 
     /// Type of the elements of a turned part.
@@ -49,7 +53,7 @@ impl Turned {
         }
         let values = match &part.quantized {
             Some(matrix) => matrix.dequantize()?,
-            None => dequantize_tensor(&part.view)?,
+            None => stored_values(part)?,
         };
         let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
         Ok(self.turn(&bytes, size_of::<f32>()))
@@ -75,6 +79,14 @@ impl Turned {
         }
         out
     }
+}
+
+/// The values of a tensor as a file has them, which may be rounded.
+fn stored_values(part: &Part<'_>) -> Result<Vec<f32>, QuantError> {
+    let Some(Rounded::Stored(to)) = part.rounded else { return dequantize_tensor(&part.view) };
+    let format = for_dtype(to).expect("invariant: rounded to a type with a format");
+    let data = quantize_tensor(&part.view, format)?;
+    dequantize_tensor(&TensorView { dtype: to, data: &data, ..part.view })
 }
 
 /// Names the change in the recipe of the packed matrix.

@@ -30,7 +30,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "pipeline_parallel_size": ((1,), "one machine computes; leave it out"),
     "dtype": (("auto",), "weights stay as stored; `compute='f32'` computes in 32 bits"),
     "kv_cache_dtype": (("auto",), "use `kv_dtype`, such as `kv_dtype='f16'`"),
-    "quantization": ((None,), "the format of the files is used; `pelton convert` makes another"),
+    "quantization": ((None,), "the format of the files is used; `quantize='q4_k'` rounds floats"),
     "load_format": (("auto",), "the format of the files is found"),
     "gpu_memory_utilization": ((0.9, 0.92), "there is no GPU; `kv_memory='4GiB'` limits the cache"),
     "cpu_offload_gb": ((0,), "there is no GPU; leave it out"),

@@ -29,12 +29,15 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 mod q8_k;
+mod round_to;
 mod ternary;
 mod tq1_0;
 mod tq2_0;
 
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
+
+pub use round_to::RoundTo;
 
 /// One way to store weights.
 ///

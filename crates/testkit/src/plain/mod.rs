@@ -36,7 +36,8 @@ use pelton_model::{
     StateDtype, StateLayer, StateShape,
 };
 use pelton_quant::checkpoint::QuantizedTensor;
-use pelton_quant::{QuantError, dequantize_tensor};
+use pelton_quant::{QuantError, dequantize_tensor, for_dtype, quantize_tensor};
+use pelton_tensor::TensorView;
 use recurrent::States;
 
 /// The plain device.
@@ -249,7 +250,7 @@ impl Device for PlainDevice {
         let (mut values, k) = (
             Vec::new(),
             match *matrix {
-                MatrixSource::Tensors(parts) => parts[0].shape[1],
+                MatrixSource::Tensors(parts) | MatrixSource::Rounded(parts, _) => parts[0].shape[1],
                 MatrixSource::Quantized(parts) => parts[0].shape()[1],
             },
         );
@@ -257,6 +258,17 @@ impl Device for PlainDevice {
             MatrixSource::Tensors(parts) => {
                 for part in parts {
                     values.extend(dequantize_tensor(part)?);
+                }
+            }
+            MatrixSource::Rounded(parts, to) => {
+                let format = for_dtype(to).expect("a type with a format");
+                for part in parts {
+                    let data = quantize_tensor(part, format)?;
+                    values.extend(dequantize_tensor(&TensorView {
+                        dtype: to,
+                        data: &data,
+                        ..*part
+                    })?);
                 }
             }
             MatrixSource::Quantized(parts) => {

@@ -1,7 +1,7 @@
 //! Flags that say which model is used, and how it reads and writes.
 
 use pelton_llm::LogprobsMode;
-use pelton_model::{ActivationGroup, Compute, KvDtype, StateDtype};
+use pelton_model::{ActivationGroup, Compute, KvDtype, RoundTo, StateDtype};
 
 use super::super::place::{Choice, place};
 use super::super::{Flag, Kind, Part};
@@ -38,6 +38,17 @@ pub(super) static MODEL: &[Flag] = &[
                all weights to 32-bit floats",
         default: "",
         place: place!(llm.compute),
+    },
+    Flag {
+        name: "quantize",
+        short: None,
+        part: Part::Machine,
+        kind: Kind::Names(RoundTo::names),
+        value: "TYPE",
+        help: "Round weights in f32, f16 or bf16 to this type while they are loaded, as `pelton \
+               convert --format` does; a draft model stays as it is",
+        default: "weights keep the type of their file",
+        place: place!(llm.quantize),
     },
     Flag {
         name: "kv-dtype",

@@ -206,6 +206,9 @@ impl Device for CpuDevice {
             MatrixSource::Tensors(parts) => {
                 pelton_quant::pack_bands(&self.cpu, parts, compute, done)
             }
+            MatrixSource::Rounded(parts, to) => {
+                pelton_quant::pack_rounded(&self.cpu, parts, to, compute, done)
+            }
             MatrixSource::Quantized(parts) => {
                 pelton_quant::checkpoint::pack_quantized(&self.cpu, parts, compute)
             }

@@ -16,7 +16,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use pelton_quant::Compute;
+use pelton_quant::{Compute, RoundTo};
 use pelton_tensor::{MappedFile, TensorSource};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -32,6 +32,8 @@ const SAMPLE_BYTES: usize = 4096;
 pub(in crate::load) struct LoadKind {
     /// Arithmetic of the weights.
     pub(in crate::load) compute: Compute,
+    /// The format that weights are rounded to.
+    pub(in crate::load) rounded_to: Option<RoundTo>,
     /// The rank that loads.
     pub(in crate::load) rank: usize,
     /// Number of ranks.
@@ -51,9 +53,14 @@ pub(super) struct Identity {
 
 impl Identity {
     pub(super) fn new(source: &dyn TensorSource, layouts: u32, load: &LoadKind) -> Self {
-        let LoadKind { compute, rank, n_ranks } = load;
+        let LoadKind { compute, rounded_to, rank, n_ranks } = load;
         // Spelt out, so that a new kind of arithmetic is another one without a line here.
-        let options = checksum::of_text(&format!("{compute:?} {rank} of {n_ranks}"));
+        let mut options = format!("{compute:?} {rank} of {n_ranks}");
+        if let Some(to) = rounded_to {
+            // Another version may round to other codes.
+            options.push_str(&format!(" rounded to {to} by {}", env!("CARGO_PKG_VERSION")));
+        }
+        let options = checksum::of_text(&options);
         let mut hash = Xxh3::new();
         source.files().iter().for_each(|file| add_file(&mut hash, file));
         Self { layouts, options, source: hash.digest128() }
@@ -114,12 +121,15 @@ mod tests {
             b"\x02\0\0\0\0\0\0\0{}".to_vec(),
         ))
         .expect("an empty checkpoint");
-        let base = LoadKind { compute: Compute::Auto, rank: 0, n_ranks: 2 };
+        let (compute, rounded_to) = (Compute::Auto, None);
+        let base = LoadKind { compute, rounded_to, rank: 0, n_ranks: 2 };
         let identity = Identity::new(&none, 1, &base);
         assert_eq!(Identity::new(&none, 1, &base), identity);
         assert_ne!(Identity::new(&none, 2, &base), identity);
         for other in [
             LoadKind { compute: Compute::F32, ..base },
+            LoadKind { rounded_to: RoundTo::find("q4_k"), ..base },
+            LoadKind { rounded_to: RoundTo::find("q4_0"), ..base },
             LoadKind { rank: 1, ..base },
             LoadKind { n_ranks: 3, ..base },
         ] {

@@ -17,6 +17,7 @@ use pelton_tensor::{DType, TensorView};
 use super::{LinearPlan, Lookup, Name, Part, Projection, Rows};
 use crate::arch::{GateUp, GatedMlp};
 use crate::error::ModelError;
+use crate::export::Rounded;
 use crate::layer::{Moe, TwoPlan};
 
 /// One tensor with a matrix of each expert.
@@ -24,6 +25,8 @@ struct Stack<'a> {
     view: TensorView<'a>,
     /// The factors of its blocks, where these are a tensor of their own.
     factors: Option<TensorView<'a>>,
+    /// The type that it is rounded to while it is packed.
+    rounded: Option<Rounded>,
     /// `[n_experts, n]`.
     bias: Option<TensorView<'a>>,
     /// Rows of one expert's matrix as stored, and elements of a row.
@@ -50,6 +53,7 @@ impl<'a> Stack<'a> {
             quantized: None,
             slice: Some(expert),
             factors: self.factors.map(|factors| slice(&factors, expert).data),
+            rounded: self.rounded,
         };
         let bias = self.bias.map(|bias| Part {
             shape: vec![rows.n],
@@ -220,7 +224,8 @@ impl<'a> Lookup<'a, '_> {
             }
             let view = TensorView { dtype: DType::Mxfp4, ..view };
             let (shape, factors, bias) = ([n, k], Some(factors), bias()?);
-            return Ok(Some(Stack { view, factors, bias, shape, is_transposed: false }));
+            let (rounded, is_transposed) = (None, false);
+            return Ok(Some(Stack { view, factors, rounded, bias, shape, is_transposed }));
         }
         let Some(name) = first_of([format!("{stem}.weight"), stem.clone()]) else {
             return Ok(None);
@@ -230,6 +235,8 @@ impl<'a> Lookup<'a, '_> {
             false => self.find(&name, &[n_experts, n, k])?,
             true => self.float(self.find(&name, &[n_experts, k, n])?)?,
         };
-        Ok(Some(Stack { view, factors: None, bias: bias()?, shape: [n, k], is_transposed }))
+        let rounded = self.rounded(Part::whole(view)).rounded;
+        let (factors, shape) = (None, [n, k]);
+        Ok(Some(Stack { view, factors, rounded, bias: bias()?, shape, is_transposed }))
     }
 }

@@ -83,10 +83,11 @@ impl<'a> Lookup<'a, '_> {
                 quantized: Some(quantized),
                 slice: None,
                 factors: None,
+                rounded: None,
             });
         }
         let view = self.weight(name, layer, &[rows.n_stored, k])?;
-        Ok(Part { shape, rows, ..Part::whole(view) })
+        Ok(self.rounded(Part { shape, rows, ..Part::whole(view) }))
     }
 
     /// Some columns of a matrix `[in, out]` of plain floats, or rows of one that its method turned
@@ -109,7 +110,8 @@ impl<'a> Lookup<'a, '_> {
             }
         }
         let view = self.float(self.weight(name, layer, &[k, rows.n_stored])?)?;
-        Ok(Part { shape: vec![rows.n, k], rows, is_transposed: true, ..Part::whole(view) })
+        let shape = vec![rows.n, k];
+        Ok(self.rounded(Part { shape, rows, is_transposed: true, ..Part::whole(view) }))
     }
 
     /// The error of a quantized matrix that may be stored in either way.

@@ -7,6 +7,7 @@ use crate::arch::{ArchSpec, Part as Name, Stored};
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::files::names::Naming;
+use crate::load::Part;
 
 /// Finds tensors by name and checks them.
 #[derive(Clone, Copy)]
@@ -26,6 +27,12 @@ impl<'a, 's> Lookup<'a, 's> {
     pub(crate) fn new(files: &'a ModelFiles, spec: &'s ArchSpec, head_rows: usize) -> Self {
         let naming = files.naming();
         Self { files, naming, stored: naming.stored, spec, expert: None, head_rows }
+    }
+
+    /// A part that is rounded while it is packed, where the files say so.
+    pub(crate) fn rounded(&self, part: Part<'a>) -> Part<'a> {
+        let rounded = self.files.rounding().and_then(|rounding| rounding.of(&part));
+        Part { rounded, ..part }
     }
 
     pub(crate) fn weight(
