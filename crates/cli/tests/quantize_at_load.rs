@@ -30,7 +30,7 @@ fn converted(model: &Path, to: &str) -> PathBuf {
     out
 }
 
-/// What these arguments print about a model.
+/// The output of these arguments for a model.
 fn printed(args: &[&str], model: &Path) -> String {
     let ran = pelton(&[args, &["-m", text(model)]].concat());
     ran.assert_answered();

@@ -7,7 +7,9 @@ use pelton_quant::checkpoint::{
     gptq_v2_tensors, hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors,
     quip_tensors,
 };
-use pelton_quant::solve::{Grid, Weights, aqlm, fp4, fp8, gptq, hqq, int8, nf4, quip, rtn};
+use pelton_quant::solve::{
+    Grid, SolveError, Weights, aqlm, fp4, fp8, gptq, hqq, int8, nf4, quip, rtn,
+};
 use pelton_tensor::{MappedFile, TensorSource, TensorView};
 use serde_json::{Value, json};
 
@@ -175,7 +177,7 @@ fn vectors_of_lattices_read_back_to_the_bits_that_their_solver_promised() {
         let squares = |values: &[f32]| values.iter().map(|x| x * x).sum::<f32>();
         let apart: Vec<f32> = values.iter().zip(&read).map(|(a, b)| a - b).collect();
         let error = squares(&apart) / squares(&values);
-        assert!(error < [0.12, 0.05, 0.01][bits - 2], "{codebook}: {error}");
+        assert!(error < [0.12, 0.05, 0.02][bits - 2], "{codebook}: {error}");
         assert!(read[k..2 * k].iter().all(|w| *w == 0.0), "an output of zeros stays one");
     }
     let values = vec![0.0; 16 * 64];
@@ -203,6 +205,12 @@ fn sums_of_codebooks_read_back_to_the_bits_that_their_solver_promised() {
         println!("{bits}: {error}");
         assert!(error < [0.12, 0.05, 0.01][bits - 2], "{bits}: {error}");
         assert!(read[128..256].iter().all(|w| *w == 0.0), "an output of zeros stays one");
+    }
+    for (size, expected) in [(1e-42, Ok(())), (1e9, Err(SolveError::Scale { row: 0 }))] {
+        let values = vec![size; 2 * 64];
+        let weights = Weights { shape: [2, 64], values: &values };
+        let solved = aqlm::solve(weights, 2, None, gptq::Options::default(), 1);
+        assert_eq!(solved.map(|solved| assert_eq!(solved.weights(), [0.0; 128])), expected);
     }
 }
 

@@ -79,7 +79,7 @@ pub struct LayerWalk<D: Ops> {
     layer: Option<(usize, LayerWeights<D>)>,
     /// The layers whose keys and values other layers read.
     sources: Vec<usize>,
-    /// What is shown of a layer goes through these.
+    /// Buffers in which the inputs of a layer's matrices are shown.
     shown: Shown<D>,
 }
 

@@ -18,7 +18,7 @@ pub struct ExpertRows<'a> {
 
 /// A device that can show what the products inside of its last fused operations read.
 ///
-/// What is shown is that of the last operation of its kind, whose products were computed in f32.
+/// Inputs are those of the last operation of its kind, whose products were computed in f32.
 pub trait InnerOps: Ops {
     /// The normed latents of queries, `[m, q_rank]` and empty where there are none, and those of
     /// keys and values, `[m, kv_rank]`, of the last

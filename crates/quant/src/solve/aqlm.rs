@@ -34,7 +34,7 @@ use half::f16;
 
 use super::gptq::{self, Factor, in_blocks};
 use super::threads::for_chunks;
-use super::{Hessian, Result, SolveError, Weights};
+use super::{Hessian, Result, SolveError, Weights, fitted};
 use books::Books;
 use search::Search;
 
@@ -88,7 +88,8 @@ impl Aqlm {
 ///
 /// # Errors
 ///
-/// A weight that is no number, inputs that are not whole vectors, a Hessian that cannot be factored.
+/// A weight that is no number, an output too large for a scale in f16, inputs that are not whole
+/// vectors, a Hessian that cannot be factored.
 ///
 /// # Panics
 ///
@@ -108,7 +109,7 @@ pub fn solve(
     let scales: Vec<f32> = weights.values.chunks_exact(k).map(size).collect();
     let values = weights.values.chunks_exact(k).zip(&scales);
     let values = values.flat_map(|(row, scale)| {
-        let factor = if *scale > 0.0 { 1.0 / scale } else { 0.0 };
+        let factor = if *scale >= f32::MIN_POSITIVE { 1.0 / scale } else { 0.0 };
         row.iter().map(move |w| w * factor)
     });
     let values: Vec<f32> = values.collect();
@@ -128,9 +129,17 @@ pub fn solve(
             codes
         }
     };
-    let mut solved =
-        Aqlm { shape: [n, k], n_codebooks, codes, codebooks: books.entries, scales: solver.scales };
-    fit_outputs(weights, &mut solved, hessian);
+    let (codebooks, scales) = (books.entries, vec![1.0; n]);
+    let mut solved = Aqlm { shape: [n, k], n_codebooks, codes, codebooks, scales };
+    let factors = fitted(weights, &solved.weights(), hessian, n_threads);
+    for (row, (factor, size)) in factors.into_iter().zip(solver.scales).enumerate() {
+        // Outputs of inputs that are never read keep their size.
+        let scale = f16::from_f32(factor.unwrap_or(size)).to_f32();
+        if !scale.is_finite() {
+            return Err(SolveError::Scale { row });
+        }
+        solved.scales[row] = scale;
+    }
     Ok(solved)
 }
 
@@ -138,25 +147,6 @@ pub fn solve(
 fn size(row: &[f32]) -> f32 {
     let squares: f64 = row.iter().map(|w| f64::from(*w).powi(2)).sum();
     (squares / row.len() as f64).sqrt() as f32
-}
-
-/// Gives each output the scale with the least error of the layer's outputs, or of the weights.
-fn fit_outputs(original: Weights<'_>, solved: &mut Aqlm, hessian: Option<&Hessian>) {
-    let k = solved.shape[1];
-    solved.scales.fill(1.0);
-    let found = solved.weights();
-    let rows = original.values.chunks_exact(k).zip(found.chunks_exact(k));
-    for ((row, found), scale) in rows.zip(&mut solved.scales) {
-        let product = hessian.map_or_else(|| found.to_vec(), |hessian| hessian.product(found));
-        let dot = |a: &[f32]| -> f64 {
-            a.iter().zip(&product).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
-        };
-        let (with, own) = (dot(row), dot(found));
-        // What is never read keeps its size.
-        let scaled =
-            if own > 0.0 { (with / own) as f32 } else { size(row) / size(found).max(1e-6) };
-        *scale = f16::from_f32(scaled).to_f32();
-    }
 }
 
 /// A matrix whose rows are divided by their scales.

@@ -147,6 +147,36 @@ impl Solved {
     }
 }
 
+/// The factor of each output that makes the error of the layer's outputs least, or that of the weights
+/// where there is no Hessian; `None` where what was found gives nothing.
+fn fitted(
+    original: Weights<'_>,
+    found: &[f32],
+    hessian: Option<&Hessian>,
+    n_threads: usize,
+) -> Vec<Option<f32>> {
+    const ROWS: usize = 64;
+    let k = original.shape[1];
+    let mut factors = vec![None; original.shape[0]];
+    let chunks = threads::for_chunks(&mut factors, ROWS, n_threads, |chunk, factors| {
+        let rows = chunk * ROWS * k..(chunk * ROWS + factors.len()) * k;
+        let (original, found) = (&original.values[rows.clone()], &found[rows]);
+        let products = hessian.map_or_else(|| found.to_vec(), |hessian| hessian.product(found));
+        for (i, factor) in factors.iter_mut().enumerate() {
+            let own = i * k..(i + 1) * k;
+            let dot = |a: &[f32]| -> f64 {
+                let pairs = a[own.clone()].iter().zip(&products[own.clone()]);
+                pairs.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+            };
+            let (with, size) = (dot(original), dot(found));
+            *factor = (size > 0.0).then(|| (with / size) as f32);
+        }
+        Ok::<(), SolveError>(())
+    });
+    chunks.expect("invariant: nothing here fails");
+    factors
+}
+
 /// Relative error of a layer's output, `|ΔW X|² / |W X|²`; zero where the outputs are zero.
 ///
 /// # Panics

@@ -26,7 +26,7 @@ use half::f16;
 
 use super::gptq::{self, Factor, in_blocks};
 use super::threads::for_chunks;
-use super::{Hessian, Result, Weights};
+use super::{Hessian, Result, Weights, fitted};
 use crate::Rotation;
 use crate::quip::{
     BLOCK, BOOKS, Books, DIM, FINER_WORD, Finer, Hadamard, Nearest, Scales, weights,
@@ -161,26 +161,13 @@ pub fn solve(
     solved.codes = rows.iter().flat_map(|row| &row.codes).copied().collect();
     solved.finer = rows.iter().flat_map(|row| &row.finer).copied().collect();
     solved.scales.scale = f64::from(best.1);
-    fit_outputs(weights, &mut solved, calibrated.map(|(hessian, _)| hessian));
-    Ok(solved)
-}
-
-/// Gives each output the scale with the least error of the layer's outputs, or of the weights.
-fn fit_outputs(original: Weights<'_>, solved: &mut Quip, hessian: Option<&Hessian>) {
-    let k = solved.shape[1];
-    let found = solved.weights();
-    let rows = original.values.chunks_exact(k).zip(found.chunks_exact(k));
-    for ((row, found), sv) in rows.zip(&mut solved.scales.sv) {
-        let product = hessian.map_or_else(|| found.to_vec(), |hessian| hessian.product(found));
-        let dot = |a: &[f32]| -> f64 {
-            a.iter().zip(&product).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
-        };
-        let (with, own) = (dot(row), dot(found));
+    let hessian = calibrated.map(|(hessian, _)| hessian);
+    let factors = fitted(weights, &solved.weights(), hessian, n_threads);
+    for (sv, factor) in solved.scales.sv.iter_mut().zip(factors) {
         // An output of zeros gets a scale of 0.
-        if own > 0.0 {
-            *sv = f16::from_f32(*sv * (with / own) as f32).to_f32();
-        }
+        *sv = f16::from_f32(*sv * factor.unwrap_or(1.0)).to_f32();
     }
+    Ok(solved)
 }
 
 /// The codebooks of a matrix.

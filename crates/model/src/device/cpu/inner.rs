@@ -1,5 +1,4 @@
-//! What products inside of the last fused operations read: it lies in their scratch until the next
-//! one.
+//! Inputs of the products inside of the last fused operations: they lie in scratch until the next one.
 
 use super::CpuDevice;
 use crate::arch::Mla;
