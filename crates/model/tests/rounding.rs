@@ -56,7 +56,7 @@ fn a_folder_rounded_at_a_load_has_the_logits_of_the_file_it_is_converted_to() {
     for golden in all_exported().into_iter().filter(is_of_floats) {
         let temp = tempfile::tempdir().expect("temp");
         // Blocks of 32, and blocks that none of these rows is a multiple of.
-        for to in ["q4_0", "iq4_xs", "bf16"] {
+        for to in ["q4_0", "iq4_xs", "f16"] {
             let file = exported(&golden.files(), to, temp.path());
             let own = rounded(golden.files(), to);
             for compute in [Compute::Auto, Compute::F32] {

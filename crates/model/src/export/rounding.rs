@@ -68,7 +68,7 @@ impl Rounding {
         }
         let plan = Plan::new(files, &spec)?;
         for part in plan.matrices().into_iter().flatten() {
-            if !matches!(part.view.dtype, DType::F32 | DType::F16 | DType::Bf16) {
+            if !is_float(part.view.dtype) {
                 let name = part.view.name.escape_debug();
                 return refuse(format!("`{name}` in {}", part.view.dtype));
             }
@@ -99,14 +99,19 @@ impl Rounding {
 
     /// The type that a part becomes, unless it stays as it is.
     pub(crate) fn of(&self, part: &Part<'_>) -> Option<Rounded> {
-        let changed = |dtype: &&DType| **dtype != part.view.dtype;
         let (name, is_turned) = key(part);
-        if let Some(dtype) = self.types.get(&(name.clone(), is_turned)) {
-            return Some(*dtype).as_ref().filter(changed).map(|dtype| Rounded::Packed(*dtype));
-        }
-        let whole = self.types.get(&(name, false)).filter(changed);
-        whole.map(|dtype| Rounded::Stored(*dtype))
+        let own = self.types.get(&(name.clone(), is_turned));
+        let dtype = *own.or_else(|| self.types.get(&(name, false)))?;
+        // Elements of one number can be rounded as well before as after they are turned.
+        let is_rounded_first = own.is_none() && !is_float(dtype);
+        let rounded =
+            if is_rounded_first { Rounded::Stored(dtype) } else { Rounded::Packed(dtype) };
+        (dtype != part.view.dtype).then_some(rounded)
     }
+}
+
+fn is_float(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::Bf16)
 }
 
 fn key(part: &Part<'_>) -> (String, bool) {
