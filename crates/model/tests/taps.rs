@@ -1,4 +1,4 @@
-//! What a walk shows of experts and of latent attention is what their matrices multiply: each place
+//! A walk shows the rows that matrices of experts and of latent attention multiply: each place
 //! is computed anew, in f64, from the place before it.
 
 use std::collections::BTreeMap;

@@ -201,7 +201,7 @@ impl LayerShape {
                 self.add(out, Some(Reads::Attended));
             }
             Mixer::Parallel(_) => {
-                // What the second projection of each mixer reads is not shown.
+                // The inputs of each mixer's second projection are not shown.
                 let tensors = Mixer::<Planned<'_>>::tensors(mixer);
                 for pair in tensors.linears.chunks_exact(2) {
                     self.add(pair[0], Some(Reads::Mixer));

@@ -9,7 +9,7 @@ use super::{FORMATS, WeightFormat, for_dtype};
 
 /// A format that weights in f32, f16 or bf16 are rounded to while they are packed.
 ///
-/// Those of [`FORMATS`] but F32, which rounds nothing, and Q8_K, which is packed as f32.
+/// All of [`FORMATS`] but F32, which rounds nothing, and Q8_K, which is packed as f32.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub struct RoundTo {
     dtype: DType,

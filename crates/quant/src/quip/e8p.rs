@@ -75,7 +75,7 @@ pub(crate) struct Nearest {
     /// Entries side by side: `[DIM][256]`.
     entries: Box<[[f32; 256]; DIM]>,
     norms: [f32; 256],
-    /// What turning a sign costs per magnitude, where the signs' parity is even, and where it is odd.
+    /// The cost of turning a sign, per magnitude, where the signs' parity is even, and where it is odd.
     turning: [[f32; 256]; 2],
 }
 

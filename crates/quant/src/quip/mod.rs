@@ -58,7 +58,7 @@ pub(crate) struct Scales {
     /// Signs and scales of outputs, `[n]`.
     pub(crate) sv: Vec<f32>,
     pub(crate) scale: f64,
-    /// What inputs are divided by, `[k]`.
+    /// Divisors of the inputs, `[k]`.
     pub(crate) divisors: Option<Vec<f32>>,
     pub(crate) factor: f64,
 }

@@ -33,7 +33,7 @@ struct Partial {
     /// Squared distance.
     distance: f32,
     codes: Codes,
-    /// What is left of the vector.
+    /// The vector less the entries so far.
     rest: [f32; DIM],
 }
 
