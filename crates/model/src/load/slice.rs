@@ -40,11 +40,6 @@ impl ExpertSlice {
         rows.iter().flat_map(move |row| (0..*k).map(move |j| first + row * row_stride + j * stride))
     }
 
-    /// The elements in the values of the whole tensor.
-    pub fn read(&self, tensor: &[f32]) -> Vec<f32> {
-        self.places().map(|place| tensor[place]).collect()
-    }
-
     /// Puts elements in their places in the values of the whole tensor.
     pub fn write(&self, values: &[f32], tensor: &mut [f32]) {
         self.places().zip(values).for_each(|(place, value)| tensor[place] = *value);
