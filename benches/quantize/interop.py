@@ -52,6 +52,14 @@ FORMATS = [
     ("nf4", ["--method", "nf4"], "bitsandbytes"),
     ("hqq-4", ["--method", "hqq"], "hqq"),
     ("hqq-3", ["--method", "hqq", "--bits", "3"], "hqq"),
+    ("aqlm-2", ["--method", "aqlm"], "aqlm"),
+    ("aqlm-3", ["--method", "aqlm", "--bits", "3"], "aqlm"),
+    ("bitnet", ["--method", "bitnet"], "transformers"),
+]
+# Read by the authors' code, which no package has: --quip-sharp PATH.
+QUIP = [
+    ("quip-2", ["--method", "quip"], "quip-sharp"),
+    ("quip-4", ["--method", "quip", "--bits", "4"], "quip-sharp"),
 ]
 GGUF_TYPES = ["q8_0", "q5_0", "q4_0", "q4_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs"]
 
@@ -129,8 +137,11 @@ def load(folder, package):
     if package == "gptqmodel":
         weights = with_gptqmodel(folder)
         return plain_model(folder, weights), weights
-    if package == "hqq":
-        weights = with_hqq(folder)
+    own_code = {"hqq": with_hqq, "aqlm": with_aqlm, "quip-sharp": with_quip}.get(package)
+    if folder.name == "bitnet":
+        own_code = with_bitnet  # whose layers round activations to int8
+    if own_code:
+        weights = own_code(folder)
         return plain_model(folder, weights), weights
     options = {"dtype": torch.float32, "device_map": "cpu"}
     if package == "transformers":
@@ -199,6 +210,79 @@ def with_hqq(folder):
         layer.meta["compute_dtype"] = torch.float32
         layer.meta["scale"], layer.meta["zero"] = layer.meta["scale"].float(), layer.meta["zero"].float()
         weights[name] = layer.dequantize().detach().float()
+    return weights
+
+
+def with_aqlm(folder):
+    from aqlm.utils import _dequantize_weight, unpack_int_data
+
+    tensors, weights = stored(folder), {}
+    for name in sorted({key.rpartition(".")[0] for key in tensors if key.endswith(".codes")}):
+        codes, codebooks, scales = (tensors[f"{name}.{part}"] for part in ("codes", "codebooks", "scales"))
+        weights[name] = _dequantize_weight(unpack_int_data(codes, 8), codebooks.float(), scales.float())
+    return weights
+
+
+def with_bitnet(folder):
+    from transformers.integrations.bitnet import unpack_weights
+
+    tensors, weights = stored(folder), {}
+    for name in sorted({key.rpartition(".")[0] for key in tensors if key.endswith(".weight_scale")}):
+        codes = unpack_weights(tensors[f"{name}.weight"], dtype=torch.float32)
+        weights[name] = codes * tensors[f"{name}.weight_scale"]
+    return weights
+
+
+def quip_sharp(path):
+    """Codebooks and transforms of a checkout of QuIP#'s repository, whose kernels for graphics cards are left out."""
+    import importlib.util
+    import types
+
+    stubs = {name: types.ModuleType(name) for name in
+             ("quiptools_cuda", "fast_hadamard_transform", "lib", "lib.utils", "lib.utils.matmul_had")}
+    stubs["lib"].utils, stubs["lib.utils"].clean = stubs["lib.utils"], lambda: None
+    stubs["lib.utils.matmul_had"].matmul_hadU_cuda = stubs["lib.utils.matmul_had"].matmul_hadUt_cuda = None
+    sys.modules.update(stubs)
+
+    def module(name):
+        spec = importlib.util.spec_from_file_location(name.replace("/", "_"), pathlib.Path(path) / f"{name}.py")
+        found = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(found)
+        return found
+
+    return module("lib/codebook/latticee8_padded12"), module("lib/codebook/latticee8_padded12_rvq4bit"), module(
+        "lib/utils/matmul_had")
+
+
+def quip_indices(codebook, packed):
+    """The inverse of the authors' `maybe_pack_idxs`, checked by packing once more."""
+    m, n = packed.shape[0], packed.shape[1] * 4
+    words = packed.reshape(m // 16, n // 8, 8, 4).transpose(1, 2).reshape(m // 2, n // 2)
+    indices = torch.zeros(m // 2, n // 2, 2, 2, dtype=torch.int64)
+    for i in range(4):
+        indices[:, :, i % 2, i // 2] = ((words >> (8 * i)) & 255) << 8
+        for j in range(8):
+            indices[:, :, i % 2, i // 2] += ((words >> (32 + 4 * j + i)) & 1) << j
+    indices = indices.transpose(1, 2).reshape(m, n)
+    assert torch.equal(codebook.maybe_pack_idxs(indices).reshape(packed.shape), packed)
+    return indices
+
+
+def with_quip(folder):
+    """The weights that their code computes: what it makes of each input alone."""
+    coarse, finer, had = QUIP_SHARP
+    tensors, weights = stored(folder), {}
+    book = coarse.E8P12_codebook()
+    for name in sorted({key.rpartition(".")[0] for key in tensors if key.endswith(".Qidxs")}):
+        packed, su, sv, scale = (tensors[f"{name}.{part}"] for part in ("Qidxs", "SU", "SV", "Wscale"))
+        k, n = len(su), len(sv)
+        parts = [packed] if packed.shape[1] == k // 32 else packed.chunk(2, dim=1)
+        inner = sum(
+            book.grid[quip_indices(book, part.contiguous())].reshape(n, k) / (finer.E8P12RVQ4B_codebook(True).opt_resid_scale ** i)
+            for i, part in enumerate(parts)
+        )
+        x = had.matmul_hadUt(torch.eye(k) * su.float())
+        weights[name] = ((had.matmul_hadU(x @ inner.T) * sv.float() * scale.float()).T).contiguous()
     return weights
 
 
@@ -283,6 +367,7 @@ def main():
     parser.add_argument("source", help="folder in f32 of a Llama-shaped model with tokenizer.json")
     parser.add_argument("text", help="text for the methods that need one")
     parser.add_argument("--only", nargs="*", help="names of formats")
+    parser.add_argument("--quip-sharp", help="checkout of the authors' repository")
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(2)
@@ -290,9 +375,13 @@ def main():
 
     tokenizer = Tokenizer.from_file(str(pathlib.Path(args.source) / "tokenizer.json"))
     work = pathlib.Path(tempfile.mkdtemp())
+    formats = FORMATS
+    if args.quip_sharp:
+        global QUIP_SHARP
+        formats, QUIP_SHARP = FORMATS + QUIP, quip_sharp(args.quip_sharp)
     is_bad = False
     cases = [(name, lambda n=name, f=flags, p=package: compare_folder(args, n, f, p, work, tokenizer), package)
-             for name, flags, package in FORMATS]
+             for name, flags, package in formats]
     cases += [(f"gguf {kind}", lambda k=kind: compare_gguf(args, k, work, tokenizer), "llama-cpp-python")
               for kind in GGUF_TYPES]
     print(f"{'format':<14}{'read by':<28}{'tensors':<9}{'same weights':<14}first different token")
@@ -300,7 +389,7 @@ def main():
         if args.only and name not in args.only:
             continue
         try:
-            version = f"{package} {importlib.metadata.version(package)}"
+            version = package if package == "quip-sharp" else f"{package} {importlib.metadata.version(package)}"
             found = compare()
         except Exception as error:  # noqa: BLE001 a library that refuses a file is a result
             print(f"{name:<14}{package:<28}{type(error).__name__}: {str(error)[:300]}", flush=True)

@@ -3,7 +3,7 @@
 
 use pelton_quant::solve::{
     Grid, Hessian, SolveError, Solved, Weights, aqlm, awq, fp4, fp8, gptq, int8, output_error,
-    quip, rtn,
+    quip, rtn, ternary,
 };
 
 const N_THREADS: usize = 2;
@@ -161,6 +161,9 @@ fn errors_of_floats_and_int8_rows_are_made_good_by_later_inputs() {
     let rounded = int8::solve(weights, N_THREADS).expect("rounds");
     let own = int8::compensated(weights, &ordered, N_THREADS).expect("solves");
     check("int8", rounded.weights(), own.weights());
+    let rounded = ternary::solve(weights, N_THREADS).expect("rounds");
+    let own = ternary::compensated(weights, &layer.seen, &ordered, N_THREADS).expect("solves");
+    check("ternary", rounded.weights(), own.weights());
 }
 
 #[test]

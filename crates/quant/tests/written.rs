@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use pelton_quant::checkpoint::{
-    Scheme, WrittenTensor, aqlm_tensors, awq_tensors, fp4_tensors, fp8_tensors, gptq_tensors,
+    Scheme, WrittenTensor, aqlm_tensors, awq_tensors, bitnet_tensors, fp4_tensors, fp8_tensors, gptq_tensors,
     gptq_v2_tensors, hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors,
     quip_tensors,
 };
 use pelton_quant::solve::{
     Grid, SolveError, Weights, aqlm, fp4, fp8, gptq, hqq, int8, nf4, quip, rtn,
+    ternary,
 };
 use pelton_tensor::{MappedFile, TensorSource, TensorView};
 use serde_json::{Value, json};
@@ -215,6 +216,39 @@ fn sums_of_codebooks_read_back_to_the_bits_that_their_solver_promised() {
 }
 
 #[test]
+fn ternary_weights_read_back_to_the_bits_that_their_solver_promised() {
+    let shape = [12, 128];
+    let trained: Vec<f32> =
+        (0..shape[0] * shape[1]).map(|i| ((i * 7919 % 1009 % 3) as f32 - 1.0) * 0.375).collect();
+    let config = json!({ "quant_method": "bitnet", "linear_class": "autobitlinear",
+                         "quantization_mode": "offline" });
+    let read = |values: &[f32]| {
+        let solved = ternary::solve(Weights { shape, values }, 2).expect("rounds");
+        let read = read_back("bitnet", &config, bitnet_tensors(&solved), shape);
+        assert!(read == solved.weights(), "the reader computes other weights");
+        (read, solved.scale)
+    };
+    // The scale is the mean magnitude, so zeros among the weights make it less than theirs.
+    let (found, scale) = read(&trained);
+    let n_zeros = trained.iter().filter(|w| **w == 0.0).count();
+    let mean = 0.375 * (1.0 - n_zeros as f32 / trained.len() as f32);
+    assert!((scale / mean - 1.0).abs() < 1e-3, "{scale} {mean}");
+    assert!(found.iter().zip(&trained).all(|(found, w)| found / scale == w / 0.375));
+    // Halves of the scale go to zero, weights beyond one and a half to one.
+    let values = values(shape[0], shape[1]);
+    let (found, scale) = read(&values);
+    for (w, found) in values.iter().zip(found) {
+        let nearest = [-scale, 0.0, scale].into_iter().map(|x| (w - x).abs()).fold(9.0, f32::min);
+        assert!((w - found).abs() <= nearest, "{w} became {found}, of {scale}");
+    }
+    // Scales that f16 lacks, and none.
+    for size in [1e-30, 1e9] {
+        assert_eq!(read(&vec![size; 12 * 128]), (vec![size; 12 * 128], size));
+    }
+    assert_eq!(read(&[0.0; 12 * 128]), (vec![0.0; 12 * 128], 1.0));
+}
+
+#[test]
 fn every_layout_reads_back_to_the_bits_that_its_solver_promised() {
     let shape = [64, 128];
     let values = values(shape[0], shape[1]);
@@ -249,6 +283,7 @@ fn weights_that_are_no_numbers_are_refused_by_every_solver() {
         fp4::solve(weights, fp4::Kind::Nv, 1).err(),
         quip::solve(weights, 2, None, 1).err(),
         aqlm::solve(weights, 2, None, gptq::Options::default(), 1).err(),
+        ternary::solve(weights, 1).err(),
     ];
     for error in errors {
         let error = error.expect("refused").to_string();

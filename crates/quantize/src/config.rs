@@ -69,6 +69,11 @@ impl Options {
                     "linear_weights_not_to_quantize": plain.collect::<Vec<_>>(),
                 })
             }
+            Method::BitNet => json!({
+                "quant_method": "bitnet", "linear_class": "autobitlinear",
+                "quantization_mode": "offline", "use_rms_norm": false,
+                "modules_to_not_convert": head,
+            }),
             Method::LlmInt8 | Method::Nf4 => self.bitsandbytes_config(&head),
             Method::Hqq => json!({
                 "quant_method": "hqq", "skip_modules": head,

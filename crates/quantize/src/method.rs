@@ -29,11 +29,13 @@ pub enum Method {
     Quip,
     /// Sums of entries of learned codebooks.
     Aqlm,
+    /// -1, 0 and 1 with one scale per matrix.
+    BitNet,
 }
 
 impl Method {
     /// Every method.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Rtn,
         Self::Gptq,
         Self::Awq,
@@ -47,6 +49,7 @@ impl Method {
         Self::Hqq,
         Self::Quip,
         Self::Aqlm,
+        Self::BitNet,
     ];
 
     /// Its name on the command line.
@@ -65,6 +68,7 @@ impl Method {
             Self::Hqq => "hqq",
             Self::Quip => "quip",
             Self::Aqlm => "aqlm",
+            Self::BitNet => "bitnet",
         }
     }
 
@@ -78,6 +82,7 @@ impl Method {
         match self {
             Self::Rtn | Self::Gptq | Self::Hqq => &[4, 2, 3, 8],
             Self::Quip | Self::Aqlm => &[2, 3, 4],
+            Self::BitNet => &[2],
             Self::Awq | Self::Nf4 | Self::Mxfp4 | Self::Nvfp4 => &[4],
             Self::SmoothQuant | Self::Int8 | Self::LlmInt8 | Self::Fp8 => &[8],
         }
@@ -91,7 +96,7 @@ impl Method {
             Self::Mxfp4 => Some(32),
             Self::Nvfp4 => Some(16),
             Self::SmoothQuant | Self::Int8 | Self::LlmInt8 | Self::Fp8 => None,
-            Self::Quip | Self::Aqlm => None,
+            Self::Quip | Self::Aqlm | Self::BitNet => None,
         }
     }
 
@@ -107,8 +112,8 @@ impl Method {
 
     /// Whether errors are made good by later inputs where there is a calibration, beside GPTQ itself.
     pub fn compensates(self) -> bool {
-        use Method::{Fp8, Int8, LlmInt8, Mxfp4, Nvfp4, Quip, SmoothQuant};
-        matches!(self, SmoothQuant | Int8 | LlmInt8 | Fp8 | Mxfp4 | Nvfp4 | Quip)
+        use Method::{BitNet, Fp8, Int8, LlmInt8, Mxfp4, Nvfp4, Quip, SmoothQuant};
+        matches!(self, SmoothQuant | Int8 | LlmInt8 | Fp8 | Mxfp4 | Nvfp4 | Quip | BitNet)
     }
 
     /// Whether inputs are scaled before weights are rounded.
@@ -142,13 +147,15 @@ impl Method {
             Self::Fp8 => "`row`, or 128 for blocks of 128 by 128,",
             Self::Mxfp4 => "32",
             Self::Nvfp4 => "16",
-            Self::SmoothQuant | Self::Int8 | Self::LlmInt8 | Self::Quip | Self::Aqlm => "`row`",
+            Self::SmoothQuant | Self::Int8 | Self::LlmInt8 => "`row`",
+            Self::Quip | Self::Aqlm | Self::BitNet => "`row`",
         }
     }
 
     /// The widths that it takes, in words.
     pub(crate) fn widths(self) -> &'static str {
         match self.bits() {
+            [2] => "2",
             [4] => "4",
             [8] => "8",
             [2, 3, 4] => "2, 3 or 4",

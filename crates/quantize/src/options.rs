@@ -107,6 +107,7 @@ impl Options {
         let sharing = match (self.method, group) {
             (Method::Fp8, Some(block)) => format!("blocks of {block} by {block}"),
             (Method::Quip | Method::Aqlm, _) => "vectors of 8".to_owned(),
+            (Method::BitNet, _) => "a scale per matrix".to_owned(),
             (_, None) => "a scale per output".to_owned(),
             (_, Some(group)) => format!("groups of {group}"),
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use half::{bf16, f16};
 use pelton_model::{ExpertSlice, LayerMatrix, LayerShape, ModelError, ModelFiles, layer_shape};
-use pelton_quant::checkpoint::{fits_awq, fits_gptq, fits_hqq};
+use pelton_quant::checkpoint::{fits_awq, fits_bitnet, fits_gptq, fits_hqq};
 use pelton_quant::dequantize_tensor;
 use pelton_quant::solve::{aqlm, quip};
 use pelton_tensor::{DType, TensorView};
@@ -111,6 +111,9 @@ fn check(
              matrix as it is"
                 .to_owned(),
         ));
+    }
+    if method == Method::BitNet && !fits_bitnet(matrix.shape) {
+        return Err(Refused::Shape(format!("expected outputs in fours, got {n}")));
     }
     if !fits(matrix.shape, options) {
         let bits = options.grid.bits;

@@ -1,7 +1,7 @@
 //! From weights to a matrix in the layout of a method: the one place that pairs the two.
 
 use pelton_quant::checkpoint::{
-    Written, WrittenTensor, aqlm_tensors, awq_tensors, fp4_tensors, fp8_tensors, gptq_tensors,
+    Written, WrittenTensor, aqlm_tensors, awq_tensors, bitnet_tensors, fp4_tensors, fp8_tensors, gptq_tensors,
     gptq_v2_tensors, hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors,
     quip_tensors,
 };
@@ -13,6 +13,7 @@ use pelton_quant::solve::hqq::{self, Hqq};
 use pelton_quant::solve::int8::{self, Int8};
 use pelton_quant::solve::nf4::{self, Nf4};
 use pelton_quant::solve::quip::{self, Quip};
+use pelton_quant::solve::ternary::{self, Ternary};
 use pelton_quant::solve::{Grid, Hessian, Result, Solved, Weights, rtn};
 
 use crate::{Method, Options};
@@ -57,6 +58,9 @@ pub(crate) fn rounded(
             Written::new(solved, quip_tensors, Quip::weights)
         }
         Method::Aqlm => in_codebooks(weights, options, grid, None, n_threads)?,
+        Method::BitNet => {
+            Written::new(ternary::solve(weights, n_threads)?, bitnet_tensors, Ternary::weights)
+        }
     })
 }
 
@@ -100,6 +104,10 @@ pub(crate) fn compensated(
             let calibrated = Some((hessian, factor));
             let solved = quip::solve(weights, options.grid.bits, calibrated, n_threads)?;
             Written::new(solved, quip_tensors, Quip::weights)
+        }
+        Method::BitNet => {
+            let solved = ternary::compensated(weights, hessian, factor, n_threads)?;
+            Written::new(solved, bitnet_tensors, Ternary::weights)
         }
         method => {
             assert!(matches!(method, Method::Int8 | Method::SmoothQuant), "a method of int8 rows");

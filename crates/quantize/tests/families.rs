@@ -15,6 +15,7 @@ use pelton_testkit::golden::{GoldenDecoder, NOT_IN_GGUF, decoder_named, decoders
 /// Root of the mean square error of all logits, relative to that of the logits, of 8 bits and less.
 const BOUND: f64 = 0.08;
 const BOUND_OF_4_BITS: f64 = 0.5;
+const BOUND_OF_3_NUMBERS: f64 = 1.5;
 
 /// [`BOUND`], but for the model whose router goes other ways once attention alone is rounded.
 fn bound_of(name: &str) -> f64 {
@@ -203,11 +204,16 @@ fn every_method_writes_a_folder_that_loads_and_computes_nearly_the_same() {
         let report = write(&mut files, &options, Some(&samples), &out).expect(name);
         let error = error_of(&out, &golden);
         println!("{}: {error:.4}, {:.2} bits", method.name(), report.bits_per_weight);
-        let bound = if options.grid.bits == 8 { BOUND } else { BOUND_OF_4_BITS };
+        let (bound, most) = match method {
+            // Only a model that was trained for three numbers keeps its outputs with them.
+            Method::BitNet => (BOUND_OF_3_NUMBERS, 0.35),
+            _ if options.grid.bits == 8 => (BOUND, 0.05),
+            _ => (BOUND_OF_4_BITS, 0.05),
+        };
         assert!(error > 0.0 && error < bound, "{}: {error}", method.name());
         for matrix in &report.matrices {
-            assert!(matrix.weight_error < 0.05, "{}: {matrix:?}", method.name());
-            assert!(matrix.error.is_some_and(|error| error < 0.05), "{matrix:?}");
+            assert!(matrix.weight_error < most, "{}: {matrix:?}", method.name());
+            assert!(matrix.error.is_some_and(|error| error < most), "{matrix:?}");
         }
     }
 }

@@ -34,12 +34,13 @@ Methods:
   quip         2, 3 or 4 bits: eight weights at a time become a vector of a lattice, between two
                Hadamard transforms
   aqlm         2, 3 or 4 bits: eight weights at a time become a sum of entries of learned codebooks
+  bitnet       -1, 0 and 1 with one scale per matrix, for models that were trained for it
   gguf         a GGUF file with `--type`, and an importance matrix where there is one
 `gptq`, `awq`, `smoothquant` and `aqlm` need a text. With one, `int8`, `llm-int8`, `fp8`, `mxfp4`,
-`nvfp4` and `quip` make errors good as `gptq` does. `rtn` and `gptq` write the layout of GPTQ, `awq`
-that of AWQ's GEMM kernels, `llm-int8` and `nf4` that of bitsandbytes, `hqq`, `quip` and `aqlm` their
-own, blocks of `fp8` that of DeepSeek, and all else compressed-tensors, each with its
-`quantization_config`. Embeddings, head, norms and routers stay as they are.
+`nvfp4`, `quip` and `bitnet` make errors good as `gptq` does. `rtn` and `gptq` write the layout of
+GPTQ, `awq` that of AWQ's GEMM kernels, `llm-int8` and `nf4` that of bitsandbytes, `hqq`, `quip`,
+`aqlm` and `bitnet` their own, blocks of `fp8` that of DeepSeek, and all else compressed-tensors, each
+with its `quantization_config`. Embeddings, head, norms and routers stay as they are.
 
 The calibration text goes through the model layer by layer, in f32: each layer is solved for the output
 of the quantized layers before it. The memory that takes is printed first. Take a text like what the

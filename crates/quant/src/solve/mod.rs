@@ -4,8 +4,8 @@
 //! weights [n, k] ─┬─ rtn ──────────────────────────────────────┐
 //!                 ├─ gptq ── Hessian of the layer's inputs ────┼─▶ Solved: codes, scales, zero points
 //!                 ├─ awq ─── Hessian and sizes of the inputs ──┘
-//!                 └─ fp8, nf4, fp4, int8, hqq, quip, aqlm ───────▶ a type of their own each
-//!                    (fp8, fp4, int8, quip and aqlm also with the Hessian)
+//!                 └─ fp8, nf4, fp4, int8, hqq, quip, ───────────▶ a type of their own each
+//!                    aqlm, ternary (all but nf4 and hqq also with the Hessian)
 //!
 //! w[n][j] = scale[n][g] * (code[n][j] - zero[n][g]),  g the group of input j
 //! ```
@@ -31,6 +31,7 @@ pub mod nf4;
 pub mod quip;
 pub mod rtn;
 pub mod smooth;
+pub mod ternary;
 mod threads;
 
 pub use grid::Grid;
@@ -155,26 +156,37 @@ fn fitted(
     hessian: Option<&Hessian>,
     n_threads: usize,
 ) -> Vec<Option<f32>> {
+    let rows = projections(original, found, hessian, n_threads).into_iter();
+    rows.map(|(with, size)| (size > 0.0).then(|| (with / size) as f32)).collect()
+}
+
+/// Of each row `w` and what was found for it, `q`: `w H qᵀ` and `q H qᵀ`, where there is no Hessian
+/// `w qᵀ` and `q qᵀ`.
+fn projections(
+    original: Weights<'_>,
+    found: &[f32],
+    hessian: Option<&Hessian>,
+    n_threads: usize,
+) -> Vec<(f64, f64)> {
     const ROWS: usize = 64;
     let k = original.shape[1];
-    let mut factors = vec![None; original.shape[0]];
-    let chunks = threads::for_chunks(&mut factors, ROWS, n_threads, |chunk, factors| {
-        let rows = chunk * ROWS * k..(chunk * ROWS + factors.len()) * k;
+    let mut sums = vec![(0.0, 0.0); original.shape[0]];
+    let chunks = threads::for_chunks(&mut sums, ROWS, n_threads, |chunk, sums| {
+        let rows = chunk * ROWS * k..(chunk * ROWS + sums.len()) * k;
         let (original, found) = (&original.values[rows.clone()], &found[rows]);
         let products = hessian.map_or_else(|| found.to_vec(), |hessian| hessian.product(found));
-        for (i, factor) in factors.iter_mut().enumerate() {
+        for (i, sum) in sums.iter_mut().enumerate() {
             let own = i * k..(i + 1) * k;
             let dot = |a: &[f32]| -> f64 {
                 let pairs = a[own.clone()].iter().zip(&products[own.clone()]);
                 pairs.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
             };
-            let (with, size) = (dot(original), dot(found));
-            *factor = (size > 0.0).then(|| (with / size) as f32);
+            *sum = (dot(original), dot(found));
         }
         Ok::<(), SolveError>(())
     });
     chunks.expect("invariant: nothing here fails");
-    factors
+    sums
 }
 
 /// Relative error of a layer's output, `|ΔW X|² / |W X|²`; zero where the outputs are zero.

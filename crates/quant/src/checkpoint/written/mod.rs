@@ -7,6 +7,7 @@
 //! and compares all bits.
 
 mod aqlm;
+mod bitnet;
 mod bytes;
 mod hqq;
 mod nibbles;
@@ -19,6 +20,7 @@ use half::f16;
 use pelton_tensor::DType;
 
 pub use aqlm::aqlm_tensors;
+pub use bitnet::{bitnet_tensors, fits_bitnet};
 pub use bytes::{fp8_tensors, int8_tensors, llm_int8_tensors};
 pub use hqq::{fits_hqq, hqq_tensors};
 pub use nibbles::{fp4_tensors, nf4_tensors};
