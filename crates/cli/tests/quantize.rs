@@ -296,7 +296,7 @@ fn every_format_is_written_runs_and_loses_what_its_bits_say() {
     let no_down = ["--method", "quip", "--keep", "down_proj"];
     let [quip, quip_3, quip_4] =
         ["2", "3", "4"].map(|bits| [&no_down[..], &["--bits", bits]].concat());
-    let formats: [(&str, &[&str], f64); 15] = [
+    let formats: [(&str, &[&str], f64); 16] = [
         ("fp8", &["--method", "fp8"], 0.016),
         ("fp8-block", &["--method", "fp8", "--group", "128"], 0.025),
         ("fp8-e5m2", &["--method", "fp8", "--fp8-type", "e5m2"], 0.1),
@@ -313,6 +313,8 @@ fn every_format_is_written_runs_and_loses_what_its_bits_say() {
         ("quip-4", &quip_4, 0.023),
         ("aqlm", &["--method", "aqlm"], 0.005),
         ("aqlm-3", &["--method", "aqlm", "--bits", "3"], 0.001),
+        // Not trained for three numbers.
+        ("bitnet", &["--method", "bitnet"], 2.0),
     ];
     let words = |name: &str| {
         let inspected = pelton(&["inspect", &world.path(name)]);
@@ -332,7 +334,7 @@ fn every_format_is_written_runs_and_loses_what_its_bits_say() {
         assert!(kl > 0.0 && kl < most, "{out}: {kl}");
     }
     // The command gives a text, so errors are made good.
-    for name in ["fp8", "int8", "smoothquant", "mxfp4", "nvfp4"] {
+    for name in ["fp8", "int8", "smoothquant", "mxfp4", "nvfp4", "bitnet"] {
         let report = std::fs::read(world.folder.path().join(name).join("quantization_report.json"));
         let report: Value = serde_json::from_slice(&report.expect("a report")).expect("JSON");
         let matrices = report["matrices"].as_array().expect("matrices");
@@ -361,6 +363,7 @@ fn every_format_is_written_runs_and_loses_what_its_bits_say() {
     assert!(words("nf4").contains("4-bit floats"), "{}", words("nf4"));
     assert!(words("hqq").contains("HQQ"), "{}", words("hqq"));
     assert!(words("aqlm").contains("AQLM, 2x8"), "{}", words("aqlm"));
+    assert!(words("bitnet").contains("BitNet"), "{}", words("bitnet"));
     assert!(words("quip-3").contains("QuIP#"), "{}", words("quip-3"));
 }
 

@@ -1,11 +1,14 @@
 //! A walk from layer to layer computes what the decoder computes, and shows what matrices read.
 
+use std::collections::BTreeMap;
+
 use pelton_base::TokenId;
 use pelton_model::{
     BlockTables, Compute, CpuDevice, ForwardInput, ForwardSequence, LayerWalk, LoadOptions,
     ModelFiles, Reads, layer_shape, load_cpu,
 };
-use pelton_quant::dequantize_tensor;
+use pelton_quant::{dequantize_tensor, for_dtype, quantize_tensor};
+use pelton_tensor::{DType, KvDtype, TensorView, write_safetensors};
 use pelton_testkit::TinyModel;
 
 use crate::common::golden;
@@ -63,10 +66,12 @@ fn a_walk_gives_the_logits_of_the_decoder_and_taps_what_is_read() {
         walk.load(&files, layer).expect("a layer");
         let before = rows(&x.x, hidden);
         let mut taps = Vec::new();
-        let mut untapped = x.clone();
+        let (mut untapped, mut shown, mut early) = (x.clone(), x.clone(), Vec::new());
+        walk.show(&mut shown, &mut |reads, rows: &[f32]| early.push((reads, rows.to_vec())));
         walk.run(&mut x, Some(&mut |reads, rows: &[f32]| taps.push((reads, rows.to_vec()))));
         walk.run(&mut untapped, None);
         assert_eq!(x.x, untapped.x, "looking changes nothing");
+        assert_eq!(early, taps, "what is shown does not depend on what follows");
         let order = [Reads::Mixer, Reads::Attended, Reads::Mlp, Reads::Hidden];
         assert_eq!(taps.iter().map(|(reads, _)| *reads).collect::<Vec<_>>(), order);
         let tapped = |at: usize| rows(&taps[at].1, taps[at].1.len() / TOKENS.len());
@@ -180,4 +185,87 @@ fn matrices_are_listed_with_what_they_read_and_patches_are_read_in_place_of_file
     let files = ModelFiles::open(folder.path()).expect("a model");
     let shape = layer_shape(&files, 0).expect("a layer");
     assert_eq!(shape.rows.get(&Reads::Attended), None);
+}
+
+/// The same model with matrices in bf16.
+fn in_bf16(from: &ModelFiles, folder: &std::path::Path) -> ModelFiles {
+    let (tensors, bf16) = (from.tensors(), for_dtype(DType::Bf16).expect("a format"));
+    let stored: Vec<_> = (tensors.names().into_iter())
+        .map(|name| {
+            let view = tensors.get(name).expect(name);
+            let data = match view.shape.len() {
+                2 => quantize_tensor(&view, bf16).expect(name),
+                _ => view.data.to_vec(),
+            };
+            (view, data)
+        })
+        .collect();
+    let views: Vec<_> = (stored.iter())
+        .map(|(view, data)| {
+            let dtype = if view.shape.len() == 2 { DType::Bf16 } else { view.dtype };
+            TensorView { dtype, data, ..*view }
+        })
+        .collect();
+    write_safetensors(&folder.join("model.safetensors"), &views, &BTreeMap::new())
+        .expect("written");
+    std::fs::copy(from.path().join("config.json"), folder.join("config.json")).expect("copied");
+    ModelFiles::open(folder).expect("a model")
+}
+
+#[test]
+fn matrices_in_bf16_and_what_is_patched_over_them_are_computed_in_bf16() {
+    let (first, second) = (tempfile::tempdir().expect("temp"), tempfile::tempdir().expect("temp"));
+    TinyModel::default().write_folder(first.path());
+    let mut floats = ModelFiles::open(first.path()).expect("a model");
+    let mut halves = in_bf16(&floats, second.path());
+    let walked = |files: &ModelFiles, tokens: &[TokenId]| {
+        let device = CpuDevice::with_threads(Some(1)).expect("a device");
+        let mut walk = LayerWalk::new(files, device, 64).expect("a walk").keeping_bf16();
+        let mut x = walk.embed(tokens);
+        for layer in 0..walk.spec().layers.len() {
+            walk.load(files, layer).expect("a layer");
+            walk.run(&mut x, None);
+        }
+        x.x
+    };
+    let tokens = TOKENS.map(TokenId);
+    // What the decoder computes in the arithmetic of each, from the last rows on.
+    for (files, compute) in [(&floats, Compute::F32), (&halves, Compute::Auto)] {
+        let options = LoadOptions { compute, kv_dtype: Some(KvDtype::F32), ..Default::default() };
+        let mut decoder = load_cpu(files, &options).expect("loads");
+        let mut kv = decoder.new_kv(4, 16);
+        let sequence = ForwardSequence {
+            rows: 0..TOKENS.len(),
+            n_source: 0,
+            first_position: 0,
+            block_tables: BlockTables::one(&[0, 1, 2, 3]),
+            lane: None,
+            tree: None,
+        };
+        let input = ForwardInput {
+            tokens: &tokens,
+            sequences: &[sequence],
+            logits_rows: &[TOKENS.len() - 1],
+        };
+        let mut logits = Vec::new();
+        decoder.forward(&mut kv, &input, &mut logits);
+        let x = walked(files, &tokens);
+        let last: Vec<f64> = x[x.len() - 64..].iter().copied().map(f64::from).collect();
+        let normed = norm(&values(files, "model.norm.weight"), &last);
+        // The head rounds what it reads to bf16, too.
+        let found = product(&values(files, "model.embed_tokens.weight"), &normed);
+        let most = if compute == Compute::F32 { 1e-4 } else { 1e-2 };
+        for (a, b) in found.iter().zip(&logits) {
+            assert!((a - f64::from(*b)).abs() < most * (1.0 + a.abs()), "{compute:?}: {a} {b}");
+        }
+    }
+    // A little more than each weight, which bf16 rounds away.
+    for (files, is_rounded) in [(&mut floats, false), (&mut halves, true)] {
+        let before = walked(files, &tokens);
+        let name = "model.layers.1.mlp.gate_proj.weight";
+        let patch: Vec<f32> = values(files, name).iter().map(|w| (w * 1.0005) as f32).collect();
+        files.patch(name, &patch);
+        assert_eq!(walked(files, &tokens) == before, is_rounded);
+        files.clear_patches();
+    }
 }

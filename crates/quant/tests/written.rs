@@ -3,13 +3,12 @@
 use std::path::Path;
 
 use pelton_quant::checkpoint::{
-    Scheme, WrittenTensor, aqlm_tensors, awq_tensors, bitnet_tensors, fp4_tensors, fp8_tensors, gptq_tensors,
-    gptq_v2_tensors, hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors,
-    quip_tensors,
+    Scheme, WrittenTensor, aqlm_tensors, awq_tensors, bitnet_tensors, fp4_tensors, fp8_tensors,
+    gptq_tensors, gptq_v2_tensors, hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors,
+    packed_tensors, quip_tensors,
 };
 use pelton_quant::solve::{
-    Grid, SolveError, Weights, aqlm, fp4, fp8, gptq, hqq, int8, nf4, quip, rtn,
-    ternary,
+    Grid, SolveError, Weights, aqlm, fp4, fp8, gptq, hqq, int8, nf4, quip, rtn, ternary,
 };
 use pelton_tensor::{MappedFile, TensorSource, TensorView};
 use serde_json::{Value, json};

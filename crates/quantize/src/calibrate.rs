@@ -183,6 +183,11 @@ impl Calibration {
         Ok(Some(Self { walk, rows }))
     }
 
+    /// The same, with layers computed in bf16 where they are stored in it.
+    pub(crate) fn keeping_bf16(self) -> Self {
+        Self { walk: self.walk.keeping_bf16(), rows: self.rows }
+    }
+
     /// The rows of all texts, to be changed.
     pub(crate) fn rows_mut(&mut self) -> &mut [TextRows] {
         &mut self.rows
@@ -229,19 +234,19 @@ impl Calibration {
                 return Ok(None);
             }
             x.clone_from(rows);
-            let mut failed = None;
-            self.walk.run(
-                &mut x,
-                Some(&mut |reads, rows: &[f32]| {
-                    if let Err(error) = hessians.add(reads, rows) {
-                        failed.get_or_insert((reads, error));
-                    }
-                }),
-            );
-            if let Some((reads, source)) = failed {
-                let reader = part.matrices.iter().find(|matrix| matrix.reads == Some(reads));
-                let module = reader.map_or(String::new(), |matrix| matrix.module.clone());
-                return Err(QuantizeError::Matrix { module, source });
+            // Added once the pass is over, whose threads stay awake and would take the processors.
+            let mut shown = Vec::new();
+            self.walk.show(&mut x, &mut |reads, rows: &[f32]| {
+                if hessians.takes(reads) {
+                    shown.push((reads, rows.to_vec()));
+                }
+            });
+            for (reads, rows) in shown {
+                hessians.add(reads, &rows).map_err(|source| {
+                    let reader = part.matrices.iter().find(|matrix| matrix.reads == Some(reads));
+                    let module = reader.map_or(String::new(), |matrix| matrix.module.clone());
+                    QuantizeError::Matrix { module, source }
+                })?;
             }
         }
         Ok(Some(hessians.finish()))

@@ -50,7 +50,7 @@ pub(crate) fn bytes(part: &LayerShape, layer: &LayerShape) -> u64 {
     // The rows of all experts stay from part to part.
     let ups = layer.matrices.iter().filter(|matrix| matches!(matrix.reads, Some(Reads::Expert(_))));
     let divided = ups.map(|matrix| Hessian::bytes(matrix.shape[1])).max().unwrap_or(0);
-    bytes_of(&part.matrices) + divided + 28 * widest * widest
+    bytes_of(&part.matrices) + divided + 16 * widest * widest
 }
 
 /// A layer in parts whose Hessians take at most so many bytes together; an expert is in one of
@@ -103,12 +103,17 @@ impl Hessians {
         hessians
     }
 
-    /// Adds rows that were read at a place.
+    /// Whether rows that are read at a place are wanted.
+    pub(crate) fn takes(&self, reads: Reads) -> bool {
+        let is_known = self.is_known && self.divided == Some(reads);
+        self.places.contains_key(&reads) && !is_known
+    }
+
+    /// Adds rows that were read at a place, where they are wanted.
     pub(crate) fn add(&mut self, reads: Reads, rows: &[f32]) -> solve::Result<()> {
-        match self.places.get_mut(&reads) {
-            Some(hessian) if !(self.is_known && self.divided == Some(reads)) => hessian.add(rows),
-            _ => Ok(()),
-        }
+        let is_taken = self.takes(reads);
+        let hessian = self.places.get_mut(&reads).filter(|_| is_taken);
+        hessian.map_or(Ok(()), |hessian| hessian.add(rows))
     }
 
     /// Fills all of them, and drops those of experts that saw few rows.

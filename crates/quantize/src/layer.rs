@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use pelton_model::{LayerMatrix, LayerShape, ModelFiles, Reads};
 use pelton_quant::checkpoint::Written;
-use pelton_quant::solve::{self, Grid, Hessian, Weights, awq, gptq, output_error, quip};
+use pelton_quant::solve::{self, Grid, Hessian, Weights, awq, error_of, gptq, quip};
 
 use crate::config::Bits;
 use crate::fold::{Folded, fold, round_vectors};
@@ -101,7 +101,8 @@ pub(crate) fn solve(
 ) -> Result<Option<SolvedLayer>> {
     let own: Vec<&LayerMatrix> =
         shape.matrices.iter().filter(|matrix| !work.options.keeps(&matrix.module)).collect();
-    let errors_rounded = errors_of_rounding(&own, matrices, hessians, work)?;
+    let mut energies = energies_of(&own, matrices, hessians);
+    let errors_rounded = errors_of_rounding(&own, &energies, matrices, hessians, work)?;
     let started = Instant::now();
     let folded = match work.options.method.folds() {
         true => fold(files, shape, matrices, hessians, work.options)?,
@@ -110,7 +111,11 @@ pub(crate) fn solve(
     round_vectors(files, matrices);
     let errors_scaled = match folded.alphas.is_empty() {
         true => vec![None; own.len()],
-        false => errors_of_rounding(&own, matrices, hessians, work)?,
+        false => {
+            // Rows before a place that was divided give less.
+            energies = energies_of(&own, matrices, hessians);
+            errors_of_rounding(&own, &energies, matrices, hessians, work)?
+        }
     };
     let folding = started.elapsed().as_secs_f64() / own.len().max(1) as f64;
     let mut factors = BTreeMap::new();
@@ -133,7 +138,8 @@ pub(crate) fn solve(
             bits: six_digits(8.0 * n_bytes(&written, work.options) as f64 / values.len() as f64),
             error_rounded: errors_rounded[i],
             error_scaled: errors_scaled[i].filter(|_| alpha.is_some()),
-            error: hessian.map(|hessian| six_digits(output_error(weights, &values, hessian))),
+            error: hessian
+                .map(|hessian| six_digits(error_of(weights, &values, hessian, energies[i]))),
             weight_error: weight_error(weights.values, &values),
             alpha,
             n_outliers: crate::report::n_outliers(weights.values),
@@ -157,22 +163,32 @@ pub(crate) fn n_bytes(written: &Written, options: &Options) -> u64 {
     counted.map(|tensor| tensor.data.len() as u64).sum()
 }
 
+/// The sum of the squares of the outputs of each matrix; 0 without a calibration.
+fn energies_of(own: &[&LayerMatrix], matrices: &Matrices, hessians: &Hessians) -> Vec<f64> {
+    let energy = |matrix: &&LayerMatrix| {
+        let place = hessians.of(matrix);
+        place.map_or(0.0, |(_, hessian)| hessian.energy(&matrices.values[&matrix.module]))
+    };
+    own.iter().map(energy).collect()
+}
+
 /// The relative error of each matrix when it is rounded to nearest; `None` without a calibration.
 fn errors_of_rounding(
     own: &[&LayerMatrix],
+    energies: &[f64],
     matrices: &Matrices,
     hessians: &Hessians,
     work: &Work<'_>,
 ) -> Result<Vec<Option<f64>>> {
-    let error = |matrix: &&LayerMatrix| {
+    let error = |(matrix, whole): (&&LayerMatrix, &f64)| {
         let Some((_, hessian)) = hessians.of(matrix) else { return Ok(None) };
         let weights = Weights { shape: matrix.shape, values: &matrices.values[&matrix.module] };
         let grid = work.grid(&matrix.module);
         let written = rounded(weights, work.options, &grid, work.n_threads);
         let written = written.map_err(QuantizeError::matrix(&matrix.module))?;
-        Ok(Some(six_digits(output_error(weights, &written.weights(), hessian))))
+        Ok(Some(six_digits(error_of(weights, &written.weights(), hessian, *whole))))
     };
-    own.iter().map(error).collect()
+    own.iter().zip(energies).map(error).collect()
 }
 
 /// Solves one matrix; `factors` keeps what matrices with the same inputs share.

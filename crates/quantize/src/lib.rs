@@ -148,7 +148,8 @@ pub fn quantize(
         None => None,
         Some(samples) => {
             match Calibration::begin(files, CpuDevice::new(cpu), samples, watch.is_stopped)? {
-                Some(mut calibration) => {
+                Some(calibration) => {
+                    let mut calibration = calibration.keeping_bf16();
                     if let Some(turn) = &turn {
                         turn.texts(calibration.rows_mut());
                     }

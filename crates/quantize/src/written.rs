@@ -1,9 +1,9 @@
 //! From weights to a matrix in the layout of a method: the one place that pairs the two.
 
 use pelton_quant::checkpoint::{
-    Written, WrittenTensor, aqlm_tensors, awq_tensors, bitnet_tensors, fp4_tensors, fp8_tensors, gptq_tensors,
-    gptq_v2_tensors, hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors,
-    quip_tensors,
+    Written, WrittenTensor, aqlm_tensors, awq_tensors, bitnet_tensors, fp4_tensors, fp8_tensors,
+    gptq_tensors, gptq_v2_tensors, hqq_tensors, int8_tensors, llm_int8_tensors, nf4_tensors,
+    packed_tensors, quip_tensors,
 };
 use pelton_quant::solve::aqlm::{self, Aqlm};
 use pelton_quant::solve::fp4::{self, Fp4};

@@ -251,6 +251,7 @@ pub fn load<B: Ops>(
         files,
         spec: &spec,
         cache,
+        keeps_bf16: false,
         n_bytes: 0,
         n_total_bytes: plan.n_bytes(),
         n_packed_bytes: 0,

@@ -27,6 +27,8 @@ pub(crate) struct Packer<'a, B: Device> {
     pub(super) files: &'a ModelFiles,
     pub(crate) spec: &'a ArchSpec,
     pub(super) cache: Cache<B>,
+    /// Whether matrices in bf16 are computed so where the arithmetic asked for is f32.
+    pub(super) keeps_bf16: bool,
     /// Stored bytes packed so far.
     pub(super) n_bytes: u64,
     /// The same of the whole model.
@@ -190,7 +192,8 @@ impl<B: Device> Packer<'_, B> {
 
     /// A projection.
     pub(crate) fn linear(&mut self, plan: &LinearPlan<'_>) -> Result<Linear<B>, ModelError> {
-        let compute = plan.compute(self.options.compute);
+        let is_kept = self.keeps_bf16 && !plan.is_exact && plan.parts.iter().all(Part::is_bf16);
+        let compute = plan.compute(if is_kept { Compute::Auto } else { self.options.compute });
         let (mut pieces, mut first_row, mut n) = (Vec::new(), 0, 0);
         for run in plan.runs() {
             let (order, adds) = (run[0].order().map(Box::from), run[0].adds());

@@ -180,6 +180,14 @@ pub(crate) struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
+    /// Whether its matrix is packed from bf16.
+    pub(crate) fn is_bf16(&self) -> bool {
+        match self.rounded {
+            Some(Rounded::Packed(dtype)) => dtype == DType::Bf16,
+            _ => self.view.dtype == DType::Bf16 && self.quantized.is_none(),
+        }
+    }
+
     /// A tensor that is taken as it is.
     pub(crate) fn whole(view: TensorView<'a>) -> Self {
         let n = view.shape[0];

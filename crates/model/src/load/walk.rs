@@ -43,16 +43,22 @@ pub(crate) fn walk_ends<D: Device>(
     })
 }
 
-/// One layer in f32.
+/// One layer in f32; where it `keeps_bf16`, matrices that are stored in bf16 are computed in it, patched
+/// or not. A layer with experts stays in f32, because what these read is shown as floats.
 pub(crate) fn walk_layer<D: Device>(
     files: &ModelFiles,
     spec: &ArchSpec,
     device: &D,
     layer: usize,
+    keeps_bf16: bool,
 ) -> Result<LayerWeights<D>, ModelError> {
-    let plan = Lookup::new(files, spec, D::HEAD_ROWS).layer(layer, &spec.layers[layer])?;
+    let keeps_bf16 = keeps_bf16 && spec.layers[layer].mlp.experts().is_none();
+    let lookup = Lookup::new(files, spec, D::HEAD_ROWS);
+    let lookup = Lookup { rounds_patches: keeps_bf16, ..lookup };
+    let plan = lookup.layer(layer, &spec.layers[layer])?;
     let options = LoadOptions { compute: Compute::F32, ..LoadOptions::default() };
-    packer(files, spec, device, &options).layer(&plan)
+    let packer = packer(files, spec, device, &options);
+    Packer { keeps_bf16, ..packer }.layer(&plan)
 }
 
 fn packer<'a, D: Device>(
@@ -62,5 +68,15 @@ fn packer<'a, D: Device>(
     options: &'a LoadOptions<'a>,
 ) -> Packer<'a, D> {
     let cache = Cache::Off;
-    Packer { device, options, files, spec, cache, n_bytes: 0, n_total_bytes: 0, n_packed_bytes: 0 }
+    Packer {
+        device,
+        options,
+        files,
+        spec,
+        cache,
+        keeps_bf16: false,
+        n_bytes: 0,
+        n_total_bytes: 0,
+        n_packed_bytes: 0,
+    }
 }

@@ -51,8 +51,8 @@ use serde_json::Value;
 pub use packing::{QuantizedTensor, layout_of, pack_quantized};
 pub use written::{
     Written, WrittenTensor, aqlm_tensors, awq_tensors, bitnet_tensors, fits_awq, fits_bitnet,
-    fits_gptq, fits_hqq, fp4_tensors, fp8_tensors, gptq_tensors, gptq_v2_tensors, hqq_tensors, int8_tensors, llm_int8_tensors,
-    nf4_tensors, packed_tensors, quip_tensors,
+    fits_gptq, fits_hqq, fp4_tensors, fp8_tensors, gptq_tensors, gptq_v2_tensors, hqq_tensors,
+    int8_tensors, llm_int8_tensors, nf4_tensors, packed_tensors, quip_tensors,
 };
 
 use crate::{QuantError, Result};

@@ -22,6 +22,9 @@
 //! Lin et al., *AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration*,
 //! 2023.
 
+use faer::linalg::matmul::matmul;
+use faer::{Accum, MatMut, MatRef, Par};
+
 use super::grid::Step;
 use super::rtn::round_groups;
 use super::threads::for_chunks;
@@ -40,7 +43,7 @@ const N_EXACT: usize = 8;
 /// Most times that each group takes a turn.
 const N_TURNS: usize = 3;
 /// Rows that are solved together.
-const ROWS: usize = 16;
+const ROWS: usize = 64;
 
 /// The factors by which the inputs of some matrices are divided, and their weights multiplied.
 #[derive(Clone, Debug, PartialEq)]
@@ -187,66 +190,109 @@ fn clip_rows(
         let importance = &importance[at % n_groups * group..][..group];
         choices.push(shortlist(values, importance, grid, first + at / n_groups)?);
     }
-    let deltas: Vec<f32> =
-        choices.iter().flat_map(|of_group| of_group[0].delta.iter().copied()).collect();
-    // `H` times the errors of each row.
-    let mut products = hessian.product(&deltas);
-    let rows = steps.chunks_exact_mut(n_groups).zip(choices.chunks_exact(n_groups));
-    for ((steps, choices), product) in rows.zip(products.chunks_exact_mut(k)) {
-        let chosen = take_turns(choices, product, hessian, group);
-        for ((step, choices), chosen) in steps.iter_mut().zip(choices).zip(chosen) {
-            *step = choices[chosen].step;
-        }
+    let chosen = take_turns(&choices, hessian, group);
+    for ((step, choices), chosen) in steps.iter_mut().zip(&choices).zip(chosen) {
+        *step = choices[chosen].step;
     }
     Ok(())
 }
 
-/// The index of each group's choice, once none would change.
-fn take_turns(
-    choices: &[Vec<Choice>],
-    product: &mut [f32],
-    hessian: &Hessian,
-    group: usize,
-) -> Vec<usize> {
+/// The index of each group's choice, once none would change; `choices` are those of each row's groups.
+///
+/// All rows take the turn of a group together, so that what `H` makes of their errors is one product
+/// of matrices. Two layers of 2,048 and 8,192 inputs took 636 seconds with a dot product for each row
+/// and choice, calibration included, and 296 with this and with sums in lanes.
+fn take_turns(choices: &[Vec<Choice>], hessian: &Hessian, group: usize) -> Vec<usize> {
+    let k = hessian.k();
+    let n_groups = k / group;
+    let n_rows = choices.len() / n_groups;
+    let whole = MatRef::from_row_major_slice(hessian.sum(), k, k);
+    let energies: Vec<Vec<f64>> =
+        (0..n_groups).map(|g| energies(choices, g, whole, group)).collect();
     let mut chosen = vec![0; choices.len()];
-    let mut change = vec![0.0_f32; group];
+    let mut deltas: Vec<f32> =
+        choices.iter().flat_map(|of_group| of_group[0].delta.iter().copied()).collect();
+    let mut products = vec![0.0_f32; n_rows * group];
     for _ in 0..N_TURNS {
         let mut is_settled = true;
-        for (g, choices) in choices.iter().enumerate() {
+        for (g, energies) in energies.iter().enumerate() {
             let first = g * group;
-            let mut best = (0.0, chosen[g]);
-            for (idx, choice) in choices.iter().enumerate() {
-                let own = &choices[chosen[g]].delta;
-                change
-                    .iter_mut()
-                    .zip(choice.delta.iter().zip(own))
-                    .for_each(|(c, (a, b))| *c = a - b);
-                let linear: f32 =
-                    change.iter().zip(&product[first..]).map(|(c, product)| c * product).sum();
-                let gain = 2.0 * f64::from(linear) + group_energy(hessian, first, &change);
-                if gain < best.0 {
-                    best = (gain, idx);
+            let left = MatRef::from_row_major_slice(&deltas, n_rows, k);
+            let out = MatMut::from_row_major_slice_mut(&mut products, n_rows, group);
+            matmul(out, Accum::Replace, left, whole.subcols(first, group), 1.0_f32, Par::Seq);
+            for (row, product) in products.chunks_exact(group).enumerate() {
+                let at = row * n_groups + g;
+                let (own, now) = (&choices[at], chosen[at]);
+                let energy = |a: usize, b: usize| energies[(row * N_EXACT + a) * N_EXACT + b];
+                let linear = |c: usize| dot(&own[c].delta, product);
+                let of_now = linear(now);
+                let gain = |c: usize| {
+                    let squares = energy(c, c) - 2.0 * energy(c, now) + energy(now, now);
+                    2.0 * (linear(c) - of_now) + squares
+                };
+                let gains = (0..own.len()).filter(|c| *c != now).map(|c| (gain(c), c));
+                let best = gains.fold(
+                    (0.0, now),
+                    |best, other| {
+                        if other.0 < best.0 { other } else { best }
+                    },
+                );
+                if best.1 != now {
+                    is_settled = false;
+                    chosen[at] = best.1;
+                    deltas[row * k + first..][..group].copy_from_slice(&own[best.1].delta);
                 }
             }
-            if best.1 == chosen[g] {
-                continue;
-            }
-            is_settled = false;
-            let deltas = choices[best.1].delta.iter().zip(&choices[chosen[g]].delta);
-            for (i, (new, old)) in deltas.enumerate() {
-                let change = new - old;
-                if change != 0.0 {
-                    let row = hessian.row(first + i);
-                    product.iter_mut().zip(row).for_each(|(p, h)| *p += change * h);
-                }
-            }
-            chosen[g] = best.1;
         }
         if is_settled {
             break;
         }
     }
     chosen
+}
+
+/// `a H b` of the errors of each pair of a group's choices, `[rows, N_EXACT, N_EXACT]`.
+fn energies(choices: &[Vec<Choice>], g: usize, hessian: MatRef<'_, f32>, group: usize) -> Vec<f64> {
+    let n_groups = hessian.nrows() / group;
+    let of_group = || choices.iter().skip(g).step_by(n_groups);
+    let deltas: Vec<f32> = of_group().flatten().flat_map(|c| c.delta.iter().copied()).collect();
+    let n_deltas = deltas.len() / group;
+    let mut products = vec![0.0_f32; deltas.len()];
+    let left = MatRef::from_row_major_slice(&deltas, n_deltas, group);
+    let own = hessian.submatrix(g * group, g * group, group, group);
+    let out = MatMut::from_row_major_slice_mut(&mut products, n_deltas, group);
+    matmul(out, Accum::Replace, left, own, 1.0_f32, Par::Seq);
+    let mut products = products.chunks_exact(group);
+    let mut energies = vec![0.0; of_group().count() * N_EXACT * N_EXACT];
+    for (own, energies) in of_group().zip(energies.chunks_exact_mut(N_EXACT * N_EXACT)) {
+        for (b, product) in products.by_ref().take(own.len()).enumerate() {
+            own.iter().enumerate().for_each(|(a, choice)| {
+                energies[a * N_EXACT + b] = dot(&choice.delta, product);
+            });
+        }
+    }
+    energies
+}
+
+/// The dot product of two vectors, in lanes that vector units add.
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    in_lanes(a, b, |a, b| a * b)
+}
+
+/// The sum of a function of pairs, in lanes that vector units add.
+#[inline(always)]
+fn in_lanes(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> f64 {
+    const LANES: usize = 8;
+    let (a, rest_of_a) = a.as_chunks::<LANES>();
+    let (b, rest_of_b) = b.as_chunks::<LANES>();
+    let mut sums = [0.0_f32; LANES];
+    for (a, b) in a.iter().zip(b) {
+        for (i, sum) in sums.iter_mut().enumerate() {
+            *sum += f(a[i], b[i]);
+        }
+    }
+    let rest: f32 = rest_of_a.iter().zip(rest_of_b).map(|(a, b)| f(*a, *b)).sum();
+    sums.into_iter().map(f64::from).sum::<f64>() + f64::from(rest)
 }
 
 /// The ranges of a group with the least weighted squared errors, the best one first.
@@ -265,10 +311,9 @@ fn shortlist(values: &[f32], importance: &[f32], grid: &Grid, row: usize) -> Res
                 continue;
             }
             let Some(step) = grid.step(low * clip(i), high * clip(j)) else { continue };
-            let error = |(w, importance): (&f32, &f32)| {
-                f64::from(importance * (grid.round(step, *w).1 - w).powi(2))
-            };
-            let error: f64 = values.iter().zip(importance).map(error).sum();
+            let error = in_lanes(values, importance, |w, importance| {
+                importance * (grid.round(step, w).1 - w).powi(2)
+            });
             if found.iter().all(|(_, known)| *known != step) {
                 found.push((error, step));
                 found.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -284,15 +329,6 @@ fn shortlist(values: &[f32], importance: &[f32], grid: &Grid, row: usize) -> Res
         delta: values.iter().map(|w| grid.round(step, *w).1 - w).collect(),
     };
     Ok(found.into_iter().map(choice).collect())
-}
-
-/// `δ H δ` of the inputs of a group.
-fn group_energy(hessian: &Hessian, first: usize, delta: &[f32]) -> f64 {
-    let term = |(i, a): (usize, &f32)| {
-        let row = &hessian.row(first + i)[first..][..delta.len()];
-        f64::from(a * row.iter().zip(delta).map(|(h, b)| h * b).sum::<f32>())
-    };
-    delta.iter().enumerate().filter(|(_, a)| **a != 0.0).map(term).sum()
 }
 
 /// `size^α`, or `size^α / weight^(1-α)`, such that the least and the greatest are each other's

@@ -25,9 +25,9 @@
 use std::ops::Range;
 
 use faer::linalg::matmul::matmul;
-use faer::linalg::solvers::{DenseSolveCore, Llt};
-use faer::{Accum, Mat, MatMut, MatRef, Par, Side};
+use faer::{Accum, MatMut, MatRef, Par};
 
+use super::cholesky::upper_of_inverse;
 use super::grid::Step;
 use super::threads::for_chunks;
 use super::{Grid, Hessian, Result, SolveError, Solved, Weights};
@@ -75,11 +75,16 @@ impl Factor {
     ///
     /// When none of these can be factored.
     pub fn new(hessian: &Hessian, options: Options) -> Result<Self> {
-        Self::of(hessian.sum(), hessian.k(), options)
+        Self::of(hessian.sum(), hessian.k(), hessian.n_threads(), options)
     }
 
     /// The same for the moments `[k, k]` of inputs.
-    pub(super) fn of(moments: &[f32], k: usize, options: Options) -> Result<Self> {
+    pub(super) fn of(
+        moments: &[f32],
+        k: usize,
+        n_threads: usize,
+        options: Options,
+    ) -> Result<Self> {
         let size = |j: usize| moments[j * k + j];
         let mut order: Vec<usize> = (0..k).collect();
         if options.act_order {
@@ -90,7 +95,12 @@ impl Factor {
         let mean = if n_live == 0 { 1.0 } else { total / f64::from(n_live) };
         let mut damping = options.damping.max(1e-8);
         loop {
-            if let Some(upper) = factored(moments, &order, mean, damping) {
+            let damped = |i: usize, j: usize| {
+                let x = f64::from(moments[order[i] * k + order[j]]) / mean;
+                // An input that is always zero says nothing about the others.
+                if i != j { x } else { damping + if x > 0.0 { x } else { 1.0 } }
+            };
+            if let Some(upper) = upper_of_inverse(k, n_threads, damped) {
                 return Ok(Self { k, order, upper, options });
             }
             if damping >= 1.0 {
@@ -104,27 +114,6 @@ impl Factor {
     pub(super) fn row(&self, input: usize) -> &[f32] {
         &self.upper[input * self.k..][..self.k]
     }
-}
-
-/// The upper factor of the inverse; `None` where there is none.
-fn factored(moments: &[f32], order: &[usize], mean: f64, damping: f64) -> Option<Vec<f32>> {
-    let k = order.len();
-    let damped = Mat::from_fn(k, k, |i, j| {
-        let x = f64::from(moments[order[i] * k + order[j]]) / mean;
-        // An input that is always zero says nothing about the others.
-        if i != j { x } else { damping + if x > 0.0 { x } else { 1.0 } }
-    });
-    let inverse = Llt::new(damped.as_ref(), Side::Lower).ok()?.inverse();
-    let lower = Llt::new(inverse.as_ref(), Side::Lower).ok()?;
-    let lower = lower.L();
-    let mut upper = vec![0.0_f32; k * k];
-    for i in 0..k {
-        for j in i..k {
-            upper[i * k + j] = lower[(j, i)] as f32;
-        }
-    }
-    let is_sound = upper.iter().all(|x| x.is_finite()) && (0..k).all(|i| upper[i * k + i] > 0.0);
-    is_sound.then_some(upper)
 }
 
 /// The numbers that weights may become when they are rounded one after the other.

@@ -52,20 +52,34 @@ impl Hessian {
     pub fn add(&mut self, x: &[f32]) -> Result<()> {
         let k = self.k;
         assert!(x.len().is_multiple_of(k), "whole rows");
-        if x.iter().any(|x| !x.is_finite()) {
+        // One pass over the rows, in f32, which vector units add.
+        let mut sizes = vec![0.0_f32; k];
+        for row in x.chunks_exact(k) {
+            for ((size, peak), x) in sizes.iter_mut().zip(&mut self.peaks).zip(row) {
+                *size += x.abs();
+                *peak = if x.abs() > *peak { x.abs() } else { *peak };
+            }
+        }
+        if sizes.iter().any(|size| !size.is_finite()) {
             return Err(SolveError::Activation);
         }
         let m = x.len() / k;
         self.n_rows += m as u64;
-        for row in x.chunks_exact(k) {
-            self.sizes.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(x.abs()));
-            self.peaks.iter_mut().zip(row).for_each(|(peak, x)| *peak = peak.max(x.abs()));
-        }
-        let x = MatRef::from_row_major_slice(x, m, k);
+        self.sizes.iter_mut().zip(&sizes).for_each(|(sum, size)| *sum += f64::from(*size));
+        let inputs = x;
+        let x = MatRef::from_row_major_slice(inputs, m, k);
         for_chunks(&mut self.sum, BAND * k, self.n_threads, |band, rows| {
             let (first, n) = (band * BAND, rows.len() / k);
             let out = MatMut::from_row_major_slice_mut(rows, n, k).subcols_mut(0, first + n);
-            let (left, right) = (x.subcols(first, n).transpose(), x.subcols(0, first + n));
+            // Turned here, because the product reads a turned view one element after the other: a fifth
+            // of the time of a layer of 8,192 inputs.
+            let mut turned = vec![0.0_f32; n * m];
+            for (at, row) in inputs.chunks_exact(k).enumerate() {
+                let own = row[first..first + n].iter().enumerate();
+                own.for_each(|(i, x)| turned[i * m + at] = *x);
+            }
+            let left = MatRef::from_row_major_slice(&turned, n, m);
+            let right = x.subcols(0, first + n);
             matmul(out, Accum::Add, left, right, 1.0_f32, Par::Seq);
             Ok::<(), SolveError>(())
         })

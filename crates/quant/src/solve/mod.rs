@@ -20,6 +20,7 @@
 
 pub mod aqlm;
 pub mod awq;
+mod cholesky;
 pub mod fp4;
 pub mod fp8;
 pub mod gptq;
@@ -195,7 +196,15 @@ fn projections(
 ///
 /// When the shapes differ.
 pub fn output_error(original: Weights<'_>, quantized: &[f32], hessian: &Hessian) -> f64 {
+    error_of(original, quantized, hessian, hessian.energy(original.values))
+}
+
+/// The same where `|W X|²` is known: the [energy](Hessian::energy) of the original weights.
+///
+/// # Panics
+///
+/// When the shapes differ.
+pub fn error_of(original: Weights<'_>, quantized: &[f32], hessian: &Hessian, whole: f64) -> f64 {
     let delta: Vec<f32> = original.values.iter().zip(quantized).map(|(w, q)| w - q).collect();
-    let whole = hessian.energy(original.values);
     if whole > 0.0 { hessian.energy(&delta) / whole } else { 0.0 }
 }

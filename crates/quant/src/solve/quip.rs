@@ -106,7 +106,7 @@ pub fn factor(hessian: &Hessian, options: gptq::Options) -> Result<Factor> {
             }
         }
     }
-    Factor::of(&moments, k, gptq::Options { act_order: false, ..options })
+    Factor::of(&moments, k, hessian.n_threads(), gptq::Options { act_order: false, ..options })
 }
 
 /// Quantizes a matrix to 2, 3 or 4 bits; `calibrated` is the Hessian of its inputs and its [factor].

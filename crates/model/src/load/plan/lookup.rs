@@ -5,6 +5,7 @@ use pelton_tensor::{DType, TensorView};
 
 use crate::arch::{ArchSpec, Part as Name, Stored};
 use crate::error::ModelError;
+use crate::export::Rounded;
 use crate::files::ModelFiles;
 use crate::files::names::Naming;
 use crate::load::Part;
@@ -20,17 +21,25 @@ pub(crate) struct Lookup<'a, 's> {
     pub(crate) expert: Option<usize>,
     /// The rows of each head of a matrix of heads are padded to a multiple of this.
     pub(crate) head_rows: usize,
+    /// Whether patches of tensors in bf16 are rounded to bf16, as a walk computes with them.
+    pub(crate) rounds_patches: bool,
 }
 
 impl<'a, 's> Lookup<'a, 's> {
     /// Looks in these files, for a device that wants heads of `head_rows` rows.
     pub(crate) fn new(files: &'a ModelFiles, spec: &'s ArchSpec, head_rows: usize) -> Self {
         let naming = files.naming();
-        Self { files, naming, stored: naming.stored, spec, expert: None, head_rows }
+        let (expert, rounds_patches) = (None, false);
+        Self { files, naming, stored: naming.stored, spec, expert, head_rows, rounds_patches }
     }
 
     /// A part that is rounded while it is packed, where the files say so.
     pub(crate) fn rounded(&self, part: Part<'a>) -> Part<'a> {
+        if self.rounds_patches {
+            let stored = self.files.stored(part.view.name).map(|view| view.dtype);
+            let is_patched = part.view.dtype != DType::Bf16 && stored == Some(DType::Bf16);
+            return Part { rounded: is_patched.then_some(Rounded::Packed(DType::Bf16)), ..part };
+        }
         let rounded = self.files.rounding().and_then(|rounding| rounding.of(&part));
         Part { rounded, ..part }
     }
