@@ -137,9 +137,7 @@ def load(folder, package):
     if package == "gptqmodel":
         weights = with_gptqmodel(folder)
         return plain_model(folder, weights), weights
-    own_code = {"hqq": with_hqq, "aqlm": with_aqlm, "quip-sharp": with_quip}.get(package)
-    if folder.name == "bitnet":
-        own_code = with_bitnet  # whose layers round activations to int8
+    own_code = OWN_CODE.get(folder.name if folder.name == "bitnet" else package)
     if own_code:
         weights = own_code(folder)
         return plain_model(folder, weights), weights
@@ -268,22 +266,25 @@ def quip_indices(codebook, packed):
     return indices
 
 
-def with_quip(folder):
+def with_quip(folder, coarse, finer, had):
     """The weights that their code computes: what it makes of each input alone."""
-    coarse, finer, had = QUIP_SHARP
     tensors, weights = stored(folder), {}
-    book = coarse.E8P12_codebook()
+    book, finer_scale = coarse.E8P12_codebook(), finer.E8P12RVQ4B_codebook(True).opt_resid_scale
     for name in sorted({key.rpartition(".")[0] for key in tensors if key.endswith(".Qidxs")}):
         packed, su, sv, scale = (tensors[f"{name}.{part}"] for part in ("Qidxs", "SU", "SV", "Wscale"))
         k, n = len(su), len(sv)
         parts = [packed] if packed.shape[1] == k // 32 else packed.chunk(2, dim=1)
         inner = sum(
-            book.grid[quip_indices(book, part.contiguous())].reshape(n, k) / (finer.E8P12RVQ4B_codebook(True).opt_resid_scale ** i)
+            book.grid[quip_indices(book, part.contiguous())].reshape(n, k) / finer_scale**i
             for i, part in enumerate(parts)
         )
         x = had.matmul_hadUt(torch.eye(k) * su.float())
         weights[name] = ((had.matmul_hadU(x @ inner.T) * sv.float() * scale.float()).T).contiguous()
     return weights
+
+
+# By package, and BitNet by the name of its folder, because transformers rounds activations to int8 there.
+OWN_CODE = {"hqq": with_hqq, "aqlm": with_aqlm, "bitnet": with_bitnet}
 
 
 def generated(model, tokenizer):
@@ -377,8 +378,8 @@ def main():
     work = pathlib.Path(tempfile.mkdtemp())
     formats = FORMATS
     if args.quip_sharp:
-        global QUIP_SHARP
-        formats, QUIP_SHARP = FORMATS + QUIP, quip_sharp(args.quip_sharp)
+        formats, modules = FORMATS + QUIP, quip_sharp(args.quip_sharp)
+        OWN_CODE["quip-sharp"] = lambda folder: with_quip(folder, *modules)
     is_bad = False
     cases = [(name, lambda n=name, f=flags, p=package: compare_folder(args, n, f, p, work, tokenizer), package)
              for name, flags, package in formats]

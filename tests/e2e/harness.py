@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 from openai_client import Server
 
@@ -43,8 +44,6 @@ def choices():
 
 
 def post(server, path, body):
-    import urllib.request
-
     request = urllib.request.Request(
         server.address + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
