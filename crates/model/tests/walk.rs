@@ -229,7 +229,7 @@ fn matrices_in_bf16_and_what_is_patched_over_them_are_computed_in_bf16() {
         x.x
     };
     let tokens = TOKENS.map(TokenId);
-    // What the decoder computes in the arithmetic of each, from the last rows on.
+    // The last row of a walk gives the logits of the decoder in the same arithmetic.
     for (files, compute) in [(&floats, Compute::F32), (&halves, Compute::Auto)] {
         let options = LoadOptions { compute, kv_dtype: Some(KvDtype::F32), ..Default::default() };
         let mut decoder = load_cpu(files, &options).expect("loads");

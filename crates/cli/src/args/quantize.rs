@@ -43,8 +43,9 @@ GPTQ, `awq` that of AWQ's GEMM kernels, `llm-int8` and `nf4` that of bitsandbyte
 with its `quantization_config`. Embeddings, head, norms and routers stay as they are.
 
 The calibration text goes through the model layer by layer, in bf16 where it is stored so and in f32
-otherwise: each layer is solved for the output of the quantized layers before it. The memory that takes is printed first. Take a text like what the
-model is for, and another one to evaluate with. The same source, text and seed give the same bytes.
+otherwise: each layer is solved for the output of the quantized layers before it. The memory that takes
+is printed first. Take a text like what the model is for, and another one to evaluate with. The same
+source, text and seed give the same bytes.
 
 With `--target-bpw` or `--target-size` each matrix gets 3, 4, 5, 6 or 8 bits: a first pass measures what
 each loses, and the least total loss within the budget is found.

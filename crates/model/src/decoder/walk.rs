@@ -11,9 +11,9 @@
 //! [`taps`](super::taps) has the places inside of latent attention and of mixtures of experts.
 //!
 //! Only one layer's weights are loaded, in f32 or [in bf16](LayerWalk::keeping_bf16), so a model of
-//! any size can be walked. Between layers
-//! the rows lie on the host, because a layer is run over all texts before the next one is loaded; with
-//! them lie the keys and values that later layers read, and the vectors that tokens have for each layer.
+//! any size can be walked. Between layers the rows lie on the host, because a layer is run over all
+//! texts before the next one is loaded; with them lie the keys and values that later layers read, and
+//! the vectors that tokens have for each layer.
 
 use std::collections::BTreeMap;
 
@@ -196,8 +196,8 @@ impl<D: InnerOps> LayerWalk<D> {
         self.pass(text, tap, false);
     }
 
-    /// As [`run`](Self::run), for the sake of the taps alone: it computes nothing that none of them
-    /// shows, and leaves the rows of the text in between.
+    /// As [`run`](Self::run), for the sake of the taps alone: it ends once all inputs are shown, and
+    /// what the rows of the text then hold has no meaning.
     ///
     /// # Panics
     ///

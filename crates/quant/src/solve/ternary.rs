@@ -69,9 +69,9 @@ pub fn compensated(
     n_threads: usize,
 ) -> Result<Ternary> {
     weights.check_finite()?;
-    let (shape, mean) = (weights.shape, mean(weights.values));
+    let (k, mean) = (weights.shape[1], mean(weights.values));
     let (_, values) = weights.sample(SAMPLE);
-    let sample = Weights { shape: [values.len() / shape[1].max(1), shape[1]], values: &values };
+    let sample = Weights { shape: [values.len() / k.max(1), k], values: &values };
     let rounded = |weights: Weights<'_>, scale: f32| -> Result<Ternary> {
         let rounded = gptq::round_rows(weights, &One(scale), factor, n_threads)?;
         Ok(Ternary { shape: weights.shape, codes: rounded.codes, scale })
