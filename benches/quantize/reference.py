@@ -16,8 +16,8 @@ import argparse
 import ctypes
 import importlib.metadata
 import json
+import os
 import pathlib
-import shutil
 import subprocess
 import tempfile
 
@@ -155,18 +155,22 @@ def divergence(args, folder):
 
 
 def compare_folders(args, work):
+    # On two processors gptqmodel takes one, and then asks for a second.
+    os.environ.setdefault("GPTQMODEL_CPU_WORKERS", str(max(2, os.cpu_count() or 1)))
     import torch
     from gptqmodel import GPTQModel, QuantizeConfig
 
     torch.set_num_threads(2)
     seen = windows(args.source, args.seen, 64, 512)
-    for method in ("gptq", "awq"):
+    for method in args.methods:
         own, theirs = work / f"{method}-own", work / f"{method}-theirs"
         run(args.pelton, "quantize", args.source, own, "--method", method, "--group", "32",
             "--calibration", args.seen, "--samples", "64")
         config = QuantizeConfig(bits=4, group_size=32, sym=method == "gptq", desc_act=False,
                                 **({"quant_method": "awq", "format": "gemm"} if method == "awq" else {}))
-        model = GPTQModel.load(args.source, config, device="cpu", dtype=torch.float32)
+        # Its AWQ writes no other floats than those of 16 bits.
+        dtype = torch.float32 if method == "gptq" else torch.float16
+        model = GPTQModel.load(args.source, config, device="cpu", dtype=dtype)
         model.quantize([{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in seen], batch_size=4)
         model.save(str(theirs))
         version = f"gptqmodel {importlib.metadata.version('gptqmodel')}"
@@ -184,13 +188,15 @@ def main():
     parser.add_argument("seen", help="text for the calibration")
     parser.add_argument("held_out", help="text for the errors")
     parser.add_argument("--only", choices=["gguf", "folders"])
+    parser.add_argument("--methods", nargs="+", choices=["gptq", "awq"], default=["gptq", "awq"],
+                        help="of folders")
     args = parser.parse_args()
-    work = pathlib.Path(tempfile.mkdtemp())
-    if args.only != "folders":
-        compare_gguf(args, work)
-    if args.only != "gguf":
-        compare_folders(args, work)
-    shutil.rmtree(work)
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        if args.only != "folders":
+            compare_gguf(args, work)
+        if args.only != "gguf":
+            compare_folders(args, work)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,17 @@
 //! Solvers on layers with planted outliers: inputs that depend on each other, a few of which are
 //! much larger than the others. Errors are measured on inputs that no solver has seen.
 
+use pelton_kernels::{Cpu, Kernels};
 use pelton_quant::solve::{
     Grid, Hessian, SolveError, Solved, Weights, aqlm, awq, fp4, fp8, gptq, int8, output_error,
-    quip, rtn, ternary,
+    quip, rtn, sampled_error, ternary,
 };
 
 const N_THREADS: usize = 2;
+
+fn cpu(n_threads: usize) -> Cpu {
+    Cpu::with(Kernels::best(), n_threads)
+}
 
 /// SplitMix64, and normal numbers by Box and Muller.
 struct Random(u64);
@@ -41,7 +46,7 @@ impl Layer {
         let n_causes = k / 4;
         let mixture: Vec<f32> = (0..n_causes * k).map(|_| random.normal()).collect();
         let mut sample = |n_rows: usize| {
-            let mut hessian = Hessian::new(k, N_THREADS);
+            let mut hessian = Hessian::new(k, &cpu(N_THREADS));
             for _ in 0..n_rows {
                 let causes: Vec<f32> = (0..n_causes).map(|_| random.normal()).collect();
                 let mut row = vec![0.0_f32; k];
@@ -240,7 +245,7 @@ fn results_do_not_depend_on_threads() {
     });
     assert_eq!(one, many);
     let [one, many] = [1, 5].map(|n| {
-        let mut seen = Hessian::new(128, n);
+        let mut seen = Hessian::new(128, &cpu(n));
         (0..512_u32).for_each(|i| {
             let input = |j: u32| ((i * 7919 + j * 104_729) % 1009) as f32 / 504.5 - 1.0;
             seen.add(&(0..128).map(input).collect::<Vec<f32>>()).expect("numbers");
@@ -250,6 +255,23 @@ fn results_do_not_depend_on_threads() {
         awq::solve(layer.weights(), &grid, &seen, &scales).expect("solves")
     });
     assert_eq!(one, many);
+}
+
+#[test]
+fn some_outputs_show_the_error_of_all() {
+    let layer = Layer::planted(6, [512, 128]);
+    let written = rtn::solve(layer.weights(), &grid(4, true), N_THREADS).expect("rounds").weights();
+    let of = |most| sampled_error(layer.weights(), &written, &layer.seen, most);
+    let all = output_error(layer.weights(), &written, &layer.seen);
+    assert_eq!(of(512), all);
+    assert!((of(256) / all - 1.0).abs() < 0.1, "{} {all}", of(256));
+    // Outputs that are looked at, and outputs that are not.
+    let mut worse = written.clone();
+    worse[..128].fill(0.0);
+    assert!(sampled_error(layer.weights(), &worse, &layer.seen, 256) > 1.1 * of(256));
+    worse.copy_from_slice(&written);
+    worse[128..256].fill(0.0);
+    assert_eq!(sampled_error(layer.weights(), &worse, &layer.seen, 256), of(256));
 }
 
 #[test]
@@ -290,7 +312,7 @@ fn weights_and_groups_that_cannot_be_are_named() {
 fn inputs_that_are_always_zero_or_copies_of_each_other_are_solved() {
     let (n, k) = (8, 64);
     let mut random = Random(9);
-    let mut hessian = Hessian::new(k, 1);
+    let mut hessian = Hessian::new(k, &cpu(1));
     for _ in 0..16 {
         // Fewer rows than inputs, half of the inputs zero, and the other half pairs of copies.
         let mut row = vec![0.0; k];
@@ -315,7 +337,7 @@ fn inputs_that_are_always_zero_or_copies_of_each_other_are_solved() {
     let error = |solved: &Solved| output_error(weights, &solved.weights(), &hessian);
     assert!(error(&solved) < 0.5 * error(&rounded), "{} {}", error(&solved), error(&rounded));
     // No input at all.
-    let nothing = Hessian::new(k, 1).finish();
+    let nothing = Hessian::new(k, &cpu(1)).finish();
     let factor = gptq::Factor::new(&nothing, options).expect("a factor");
     assert_eq!(gptq::solve(weights, &grid, &factor, 1).expect("solves"), rounded);
     assert_eq!(output_error(weights, &rounded.weights(), &nothing), 0.0);

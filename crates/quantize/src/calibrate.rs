@@ -3,13 +3,19 @@
 use std::collections::BTreeMap;
 
 use pelton_base::TokenId;
-use pelton_model::{ArchSpec, CpuDevice, LayerShape, LayerWalk, ModelFiles, Reads, TextRows};
+use pelton_model::{
+    ArchSpec, CpuDevice, LayerMatrix, LayerShape, LayerWalk, ModelFiles, Reads, TextRows,
+};
 use pelton_quant::solve::Hessian;
+use pelton_tensor::DType;
 use serde::Serialize;
 
 use crate::hessians::{self, Hessians, MOST_BYTES};
 use crate::layer::Work;
 use crate::{Options, QuantizeError, Result, sensitivity};
+
+/// Tokens whose rows are added to Hessians at once, or a little more.
+const ADDED_TOKENS: usize = 2048;
 
 /// The texts of a calibration.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,8 +110,8 @@ pub struct Needs {
     pub activation_bytes: u64,
     /// The largest layer in f32: packed, as values, and rounded.
     pub layer_bytes: u64,
-    /// Hessians of the largest layer, or of as many of its experts as are gathered together, and
-    /// the factors of one.
+    /// Hessians of the largest layer, or of as many of its experts as are gathered together, the
+    /// rows that are added to them, and the factors of one.
     pub hessian_bytes: u64,
 }
 
@@ -127,9 +133,15 @@ impl Needs {
             let layer_bytes = 8 * largest + turned;
             return Self { activation_bytes: 0, layer_bytes, hessian_bytes: 0 };
         };
-        let hessians = |layer: &LayerShape| -> u64 {
+        // Tokens whose rows are gathered before they are added to Hessians.
+        let n_added = samples.n_tokens().min(ADDED_TOKENS - 1 + samples.longest());
+        let hessians = |(idx, layer): (usize, &LayerShape)| -> u64 {
+            let n_chosen = spec.layers[idx].mlp.experts().map_or(0, |moe| moe.router.top_k);
             let parts = hessians::parts(layer, MOST_BYTES);
-            parts.iter().map(|part| hessians::bytes(part, layer)).max().unwrap_or(0)
+            let bytes = |part: &LayerShape| {
+                hessians::bytes(part, layer) + hessians::bytes_to_add(part, n_added, n_chosen)
+            };
+            parts.iter().map(bytes).max().unwrap_or(0)
         };
         // A budget is divided before the first layer is solved: rows for each matrix.
         let n_rows = match options.target {
@@ -143,7 +155,7 @@ impl Needs {
         Self {
             activation_bytes: (n_rows * TextRows::n_floats(spec) * 4) as u64,
             layer_bytes: 16 * largest + turned,
-            hessian_bytes: layers.iter().map(hessians).max().unwrap_or(0),
+            hessian_bytes: layers.iter().enumerate().map(hessians).max().unwrap_or(0),
         }
     }
 
@@ -161,6 +173,8 @@ pub(crate) struct Calibration {
     walk: LayerWalk<CpuDevice>,
     /// Each text.
     rows: Vec<TextRows>,
+    /// Whether layers that are stored in bf16 are computed in it.
+    keeps_bf16: bool,
 }
 
 impl Calibration {
@@ -180,12 +194,12 @@ impl Calibration {
             rows.push(walk.embed(tokens));
         }
         walk.drop_embeddings();
-        Ok(Some(Self { walk, rows }))
+        Ok(Some(Self { walk, rows, keeps_bf16: false }))
     }
 
     /// The same, with layers computed in bf16 where they are stored in it.
     pub(crate) fn keeping_bf16(self) -> Self {
-        Self { walk: self.walk.keeping_bf16(), rows: self.rows }
+        Self { walk: self.walk.keeping_bf16(), keeps_bf16: true, ..self }
     }
 
     /// The rows of all texts, to be changed.
@@ -223,30 +237,46 @@ impl Calibration {
     /// was stopped.
     pub(crate) fn gather(
         &mut self,
+        files: &ModelFiles,
         part: &LayerShape,
         divided: Option<Hessian>,
         work: &Work<'_>,
     ) -> Result<Option<Hessians>> {
-        let mut hessians = Hessians::new(part, divided, work.n_threads);
+        let is_bf16 = |matrix: &LayerMatrix| {
+            let stored = files.stored(&matrix.tensor());
+            matrix.reads.is_none() || stored.is_some_and(|view| view.dtype == DType::Bf16)
+        };
+        let is_bf16 = self.keeps_bf16 && part.matrices.iter().all(is_bf16);
+        let mut hessians = Hessians::new(part, divided, |k| {
+            let hessian = Hessian::new(k, work.cpu);
+            if is_bf16 { hessian.in_bf16() } else { hessian }
+        });
         let mut x = TextRows::default();
-        for rows in &self.rows {
+        // Added once the passes are over, whose threads stay awake and would take the processors.
+        let mut shown: BTreeMap<Reads, Vec<f32>> = BTreeMap::new();
+        let mut n_tokens = 0;
+        for (nth, rows) in self.rows.iter().enumerate() {
             if (work.watch.is_stopped)() {
                 return Ok(None);
             }
             x.clone_from(rows);
-            // Added once the pass is over, whose threads stay awake and would take the processors.
-            let mut shown = Vec::new();
             self.walk.show(&mut x, &mut |reads, rows: &[f32]| {
                 if hessians.takes(reads) {
-                    shown.push((reads, rows.to_vec()));
+                    shown.entry(reads).or_default().extend_from_slice(rows);
                 }
             });
-            for (reads, rows) in shown {
-                hessians.add(reads, &rows).map_err(|source| {
-                    let reader = part.matrices.iter().find(|matrix| matrix.reads == Some(reads));
+            n_tokens += rows.x.len() / self.walk.spec().hidden_size;
+            if n_tokens < ADDED_TOKENS && nth + 1 < self.rows.len() {
+                continue;
+            }
+            n_tokens = 0;
+            for (reads, rows) in &mut shown {
+                hessians.add(*reads, rows).map_err(|source| {
+                    let reader = part.matrices.iter().find(|matrix| matrix.reads == Some(*reads));
                     let module = reader.map_or(String::new(), |matrix| matrix.module.clone());
                     QuantizeError::Matrix { module, source }
                 })?;
+                rows.clear();
             }
         }
         Ok(Some(hessians.finish()))

@@ -161,6 +161,7 @@ fn divide_rows(
 #[cfg(test)]
 mod tests {
     use pelton_base::TokenId;
+    use pelton_kernels::Cpu;
     use pelton_model::{CpuDevice, layer_shape};
     use pelton_testkit::golden::decoders;
 
@@ -175,8 +176,8 @@ mod tests {
         options.grid.group = None;
         let watch = Watch { is_stopped: &|| false, progress: &|_, _| () };
         let most_bytes = crate::hessians::MOST_BYTES;
-        let (options, n_threads) = (&options, 1);
-        let work = Work { options, bits: None, n_threads, n_matrices: 0, most_bytes, watch };
+        let (options, cpu) = (&options, &Cpu::new(Some(1)).expect("kernels"));
+        let work = Work { options, bits: None, cpu, n_matrices: 0, most_bytes, watch };
         let device = CpuDevice::with_threads(Some(1)).expect("a device");
         let begun = Calibration::begin(files, device, samples, &|| false);
         let mut calibration = begun.expect("embeds").expect("not stopped");
@@ -184,7 +185,7 @@ mod tests {
         for layer in 0..files.spec().expect("a spec").layers.len() {
             let shape = layer_shape(files, layer).expect("a layer");
             calibration.load(files, layer).expect("loads");
-            let hessians = calibration.gather(&shape, None, &work).expect("numbers");
+            let hessians = calibration.gather(files, &shape, None, &work).expect("numbers");
             let mut hessians = hessians.expect("not stopped");
             let mut matrices = Matrices::read(files, &shape).expect("matrices");
             let folded = fold(files, &shape, &mut matrices, &mut hessians, options).expect("folds");

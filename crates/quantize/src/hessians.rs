@@ -53,6 +53,28 @@ pub(crate) fn bytes(part: &LayerShape, layer: &LayerShape) -> u64 {
     bytes_of(&part.matrices) + divided + 16 * widest * widest
 }
 
+/// Bytes of the rows of `n_tokens` tokens that are gathered for a part of a layer whose router chooses
+/// `n_chosen` experts, and of what adding them takes.
+pub(crate) fn bytes_to_add(part: &LayerShape, n_tokens: usize, n_chosen: usize) -> u64 {
+    // A token goes to so many experts, whichever they are.
+    let places: BTreeMap<(bool, Reads), usize> = part
+        .matrices
+        .iter()
+        .filter_map(|matrix| {
+            let reads = match matrix.reads? {
+                Reads::Expert(_) => (true, Reads::Expert(0)),
+                Reads::ExpertHidden(_) => (true, Reads::ExpertHidden(0)),
+                reads => (false, reads),
+            };
+            Some((reads, matrix.shape[1]))
+        })
+        .collect();
+    let widths =
+        places.iter().map(|((is_of_experts, _), k)| k * if *is_of_experts { n_chosen } else { 1 });
+    let widest = places.values().copied().max().unwrap_or(0);
+    4 * (widths.sum::<usize>() as u64) * n_tokens as u64 + Hessian::bytes_to_add(widest, n_tokens)
+}
+
 /// A layer in parts whose Hessians take at most so many bytes together; an expert is in one of
 /// them.
 pub(crate) fn parts(layer: &LayerShape, most_bytes: u64) -> Vec<LayerShape> {
@@ -85,15 +107,19 @@ pub(crate) struct Hessians {
 }
 
 impl Hessians {
-    /// Of no rows yet; `divided` is that of the rows that are divided among experts, where it is
-    /// known.
-    pub(crate) fn new(part: &LayerShape, divided: Option<Hessian>, n_threads: usize) -> Self {
+    /// Those that `new` makes for numbers of inputs; `divided` is that of the rows that are
+    /// divided among experts, where it is known.
+    pub(crate) fn new(
+        part: &LayerShape,
+        divided: Option<Hessian>,
+        new: impl Fn(usize) -> Hessian,
+    ) -> Self {
         let of_matrices = part.matrices.iter().filter_map(|m| Some((m.reads?, m.shape[1])));
         let mut widths: BTreeMap<Reads, usize> = of_matrices.collect();
         let is_up = |reads: &Reads| matches!(reads, Reads::Expert(_));
         let of_experts = widths.iter().find(|(reads, _)| is_up(reads)).map(|(_, k)| *k);
         widths.extend(part.divided.zip(of_experts));
-        let places = widths.into_iter().map(|(reads, k)| (reads, Hessian::new(k, n_threads)));
+        let places = widths.into_iter().map(|(reads, k)| (reads, new(k)));
         let mut hessians =
             Self { places: places.collect(), divided: part.divided, ..Self::default() };
         if let Some((reads, known)) = part.divided.zip(divided) {
@@ -169,6 +195,7 @@ impl Hessians {
 #[cfg(test)]
 mod tests {
     use pelton_base::TokenId;
+    use pelton_kernels::Cpu;
     use pelton_model::{CpuDevice, ModelFiles, layer_shape};
     use pelton_testkit::golden::decoder_named;
 
@@ -186,9 +213,10 @@ mod tests {
         let samples = Samples::choose(&text, &[], 24, 2, 0).expect("samples");
         let watch = Watch { is_stopped: &|| false, progress: &|_, _| () };
         let options = Options::new(Method::Gptq);
-        let work = |n_threads| {
+        let [one, three] = [1, 3].map(|n| Cpu::new(Some(n)).expect("kernels"));
+        let work = |cpu| {
             let (options, most_bytes) = (&options, MOST_BYTES);
-            Work { options, bits: None, n_threads, n_matrices: 0, most_bytes, watch }
+            Work { options, bits: None, cpu, n_matrices: 0, most_bytes, watch }
         };
         let device = CpuDevice::with_threads(Some(1)).expect("a device");
         let begun = Calibration::begin(&files, device, &samples, &|| false);
@@ -196,7 +224,7 @@ mod tests {
         let layer = files.spec().expect("a spec").layers.len() - 1;
         let shape = layer_shape(&files, layer).expect("a layer");
         calibration.load(&files, layer).expect("loads");
-        let whole = calibration.gather(&shape, None, &work(1)).expect("numbers");
+        let whole = calibration.gather(&files, &shape, None, &work(&one)).expect("numbers");
         let whole = whole.expect("not stopped");
         assert_eq!(parts(&shape, MOST_BYTES), std::slice::from_ref(&shape));
 
@@ -213,7 +241,8 @@ mod tests {
         let (mut divided, mut n_seen) = (None, 0);
         for (nth, part) in cut.into_iter().enumerate() {
             assert!(nth == 0 || bytes_of(&part.matrices) <= most, "{part:?}");
-            let gathered = calibration.gather(&part, divided.take(), &work(3)).expect("numbers");
+            let gathered =
+                calibration.gather(&files, &part, divided.take(), &work(&three)).expect("numbers");
             let gathered = gathered.expect("not stopped");
             for matrix in &part.matrices {
                 // One weight for each input, and so each number of the Hessian.

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use pelton_kernels::Cpu;
 use pelton_model::{LayerMatrix, LayerShape, ModelFiles, Reads};
 use pelton_quant::checkpoint::Written;
-use pelton_quant::solve::{self, Grid, Hessian, Weights, awq, error_of, gptq, quip};
+use pelton_quant::solve::{
+    self, Grid, Hessian, Weights, awq, gptq, output_error, quip, sampled_error,
+};
 
 use crate::config::Bits;
 use crate::fold::{Folded, fold, round_vectors};
@@ -15,12 +18,17 @@ use crate::source::{Matrices, transposed, vector};
 use crate::written::{compensated, in_codebooks, in_words, rounded};
 use crate::{Method, Options, QuantizeError, Result, Watch};
 
+/// Outputs of a matrix that show what rounding to nearest would lose. All of them took as long as
+/// solving the matrix.
+const SAMPLED_ROWS: usize = 256;
+
 /// The work on a model, common to all its layers.
 pub(crate) struct Work<'a> {
     pub(crate) options: &'a Options,
     /// Bits of each module, where they differ.
     pub(crate) bits: Option<&'a Bits>,
-    pub(crate) n_threads: usize,
+    /// Kernels and threads.
+    pub(crate) cpu: &'a Cpu,
     pub(crate) n_matrices: usize,
     /// Bytes of Hessians that are gathered together.
     pub(crate) most_bytes: u64,
@@ -28,6 +36,11 @@ pub(crate) struct Work<'a> {
 }
 
 impl Work<'_> {
+    /// Threads that solve.
+    pub(crate) fn n_threads(&self) -> usize {
+        self.cpu.team.n_threads()
+    }
+
     /// The grid of a module.
     fn grid(&self, module: &str) -> Grid {
         let bits = self.bits.and_then(|bits| bits.get(module).copied());
@@ -101,8 +114,7 @@ pub(crate) fn solve(
 ) -> Result<Option<SolvedLayer>> {
     let own: Vec<&LayerMatrix> =
         shape.matrices.iter().filter(|matrix| !work.options.keeps(&matrix.module)).collect();
-    let mut energies = energies_of(&own, matrices, hessians);
-    let errors_rounded = errors_of_rounding(&own, &energies, matrices, hessians, work)?;
+    let errors_rounded = errors_of_rounding(&own, matrices, hessians, work)?;
     let started = Instant::now();
     let folded = match work.options.method.folds() {
         true => fold(files, shape, matrices, hessians, work.options)?,
@@ -111,11 +123,7 @@ pub(crate) fn solve(
     round_vectors(files, matrices);
     let errors_scaled = match folded.alphas.is_empty() {
         true => vec![None; own.len()],
-        false => {
-            // Rows before a place that was divided give less.
-            energies = energies_of(&own, matrices, hessians);
-            errors_of_rounding(&own, &energies, matrices, hessians, work)?
-        }
+        false => errors_of_rounding(&own, matrices, hessians, work)?,
     };
     let folding = started.elapsed().as_secs_f64() / own.len().max(1) as f64;
     let mut factors = BTreeMap::new();
@@ -131,6 +139,7 @@ pub(crate) fn solve(
             .map_err(QuantizeError::matrix(&matrix.module))?;
         let values = written.weights();
         let hessian = place.map(|(_, hessian)| hessian);
+        let error = hessian.map(|hessian| six_digits(output_error(weights, &values, hessian)));
         let alpha = matrix.reads.and_then(|reads| folded.alphas.get(&reads).copied());
         let report = MatrixReport {
             module: matrix.module.clone(),
@@ -138,8 +147,7 @@ pub(crate) fn solve(
             bits: six_digits(8.0 * n_bytes(&written, work.options) as f64 / values.len() as f64),
             error_rounded: errors_rounded[i],
             error_scaled: errors_scaled[i].filter(|_| alpha.is_some()),
-            error: hessian
-                .map(|hessian| six_digits(error_of(weights, &values, hessian, energies[i]))),
+            error,
             weight_error: weight_error(weights.values, &values),
             alpha,
             n_outliers: crate::report::n_outliers(weights.values),
@@ -163,32 +171,24 @@ pub(crate) fn n_bytes(written: &Written, options: &Options) -> u64 {
     counted.map(|tensor| tensor.data.len() as u64).sum()
 }
 
-/// The sum of the squares of the outputs of each matrix; 0 without a calibration.
-fn energies_of(own: &[&LayerMatrix], matrices: &Matrices, hessians: &Hessians) -> Vec<f64> {
-    let energy = |matrix: &&LayerMatrix| {
-        let place = hessians.of(matrix);
-        place.map_or(0.0, |(_, hessian)| hessian.energy(&matrices.values[&matrix.module]))
-    };
-    own.iter().map(energy).collect()
-}
-
-/// The relative error of each matrix when it is rounded to nearest; `None` without a calibration.
+/// The relative error of each matrix when it is rounded to nearest, from [`SAMPLED_ROWS`] of its outputs;
+/// `None` without a calibration.
 fn errors_of_rounding(
     own: &[&LayerMatrix],
-    energies: &[f64],
     matrices: &Matrices,
     hessians: &Hessians,
     work: &Work<'_>,
 ) -> Result<Vec<Option<f64>>> {
-    let error = |(matrix, whole): (&&LayerMatrix, &f64)| {
+    let error = |matrix: &&LayerMatrix| {
         let Some((_, hessian)) = hessians.of(matrix) else { return Ok(None) };
         let weights = Weights { shape: matrix.shape, values: &matrices.values[&matrix.module] };
         let grid = work.grid(&matrix.module);
-        let written = rounded(weights, work.options, &grid, work.n_threads);
+        let written = rounded(weights, work.options, &grid, work.n_threads());
         let written = written.map_err(QuantizeError::matrix(&matrix.module))?;
-        Ok(Some(six_digits(error_of(weights, &written.weights(), hessian, *whole))))
+        let error = sampled_error(weights, &written.weights(), hessian, SAMPLED_ROWS);
+        Ok(Some(six_digits(error)))
     };
-    own.iter().zip(energies).map(error).collect()
+    own.iter().map(error).collect()
 }
 
 /// Solves one matrix; `factors` keeps what matrices with the same inputs share.
@@ -201,12 +201,12 @@ fn solve_matrix(
 ) -> solve::Result<Written> {
     let (grid, options) = (work.grid(&matrix.module), work.options);
     let Some((reads, hessian)) = place else {
-        return rounded(weights, options, &grid, work.n_threads);
+        return rounded(weights, options, &grid, work.n_threads());
     };
     match options.method {
         Method::Gptq => {
             let factor = factor(factors, reads, || gptq::Factor::new(hessian, options.gptq))?;
-            let solved = gptq::solve(weights, &grid, factor, work.n_threads);
+            let solved = gptq::solve(weights, &grid, factor, work.n_threads());
             Ok(in_words(solved?, options))
         }
         Method::Awq => {
@@ -214,7 +214,7 @@ fn solve_matrix(
             let scales = awq::Scales { factors, alpha: 0.0 };
             Ok(in_words(awq::solve(weights, &grid, hessian, &scales)?, options))
         }
-        Method::Aqlm => in_codebooks(weights, options, &grid, Some(hessian), work.n_threads),
+        Method::Aqlm => in_codebooks(weights, options, &grid, Some(hessian), work.n_threads()),
         method if method.compensates() => {
             // Where a row has one scale, the order of its inputs costs nothing.
             let own = gptq::Options { act_order: grid.group.is_none(), ..options.gptq };
@@ -222,9 +222,9 @@ fn solve_matrix(
                 Method::Quip => quip::factor(hessian, own),
                 _ => gptq::Factor::new(hessian, own),
             })?;
-            compensated(weights, options, hessian, factor, work.n_threads)
+            compensated(weights, options, hessian, factor, work.n_threads())
         }
-        _ => rounded(weights, options, &grid, work.n_threads),
+        _ => rounded(weights, options, &grid, work.n_threads()),
     }
 }
 

@@ -128,10 +128,9 @@ pub fn quantize(
     check_target(out, job.resume)?;
     let layers = source::layers(files, options)?;
     let turn = Turn::new(files, &layers, options)?;
-    let n_threads = cpu.team.n_threads();
     let n_matrices = source::n_matrices(&layers, options);
     let most_bytes = hessians::MOST_BYTES;
-    let work = layer::Work { options, bits: None, n_threads, n_matrices, most_bytes, watch };
+    let work = layer::Work { options, bits: None, cpu: &cpu, n_matrices, most_bytes, watch };
     let bits = match options.target {
         None => None,
         Some(target) => match budget::divide(files, &layers, (target, job.samples), &cpu, &work)? {
@@ -147,7 +146,8 @@ pub fn quantize(
     let mut calibration = match job.samples {
         None => None,
         Some(samples) => {
-            match Calibration::begin(files, CpuDevice::new(cpu), samples, watch.is_stopped)? {
+            match Calibration::begin(files, CpuDevice::new(cpu.clone()), samples, watch.is_stopped)?
+            {
                 Some(calibration) => {
                     let mut calibration = calibration.keeping_bf16();
                     if let Some(turn) = &turn {
@@ -255,7 +255,7 @@ fn solve_parts(
     let mut all: Option<layer::SolvedLayer> = None;
     let mut divided = None;
     for part in hessians::parts(shape, work.most_bytes) {
-        let gathered = calibration.gather(&part, divided.take(), work)?;
+        let gathered = calibration.gather(files, &part, divided.take(), work)?;
         let Some(mut hessians) = gathered else { return Ok(None) };
         let mut matrices = read(&part)?;
         let solved = layer::solve(&part, files, &mut matrices, &mut hessians, work)?;

@@ -11,8 +11,8 @@ pub struct MatrixReport {
     pub shape: [usize; 2],
     /// Bits per weight, scales and zero points included.
     pub bits: f64,
-    /// Relative error of its output on the calibration when every weight is rounded to nearest;
-    /// `None` without a calibration.
+    /// Relative error of its output on the calibration when every weight is rounded to nearest,
+    /// from at most 256 of its outputs; `None` without a calibration.
     pub error_rounded: Option<f64>,
     /// The same once inputs are scaled, before ranges are clipped.
     pub error_scaled: Option<f64>,

@@ -82,7 +82,7 @@ pub(crate) fn measure(
                     return Ok(None);
                 }
                 let grid = Grid { bits, ..work.options.grid };
-                let solved = rtn::solve(weights, &grid, work.n_threads)
+                let solved = rtn::solve(weights, &grid, work.n_threads())
                     .map_err(QuantizeError::matrix(&matrix.module))?;
                 patch(files, [Ok((matrix, solved.weights()))])?;
                 calibration.load(files, layer)?;

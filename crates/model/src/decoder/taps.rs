@@ -109,12 +109,12 @@ impl<'p, D: InnerOps> Pass<'p, D> {
             Mlp::Gated(Module { spec, weights }) => {
                 self.show(Reads::Mlp, layer, shown, tap);
                 let place = (Reads::Hidden, spec.shape(), is_normed);
-                self.show_hidden(weights, place, shown, tap);
+                self.show_hidden(weights, place, tap);
             }
             Mlp::Plain(Module { spec, weights }) => {
                 self.show(Reads::Mlp, layer, shown, tap);
                 let place = (Reads::Hidden, (spec.act, false, None), is_normed);
-                self.show_hidden(weights, place, shown, tap);
+                self.show_hidden(weights, place, tap);
             }
             Mlp::Moe(Module { spec, weights }) => {
                 self.show(Reads::Mlp, layer, shown, tap);
@@ -127,7 +127,7 @@ impl<'p, D: InnerOps> Pass<'p, D> {
                 self.device.read(self.normed, &mut shown.host);
                 tap(Reads::Mlp, &shown.host);
                 let place = (Reads::Hidden, spec.mlp.shape(), true);
-                self.show_hidden(&weights.mlp, place, shown, tap);
+                self.show_hidden(&weights.mlp, place, tap);
                 let [norm, _] = &weights.expert_norms;
                 self.device.norm(self.x, norm, self.normed);
                 self.device.read(self.normed, &mut shown.divided);
@@ -147,7 +147,7 @@ impl<'p, D: InnerOps> Pass<'p, D> {
     ) {
         if let Some(Module { spec: shared, weights }) = &weights.shared {
             let shape = (shared.mlp.act, spec.has_gates, None);
-            self.show_hidden(&weights.mlp, (Reads::SharedHidden, shape, is_normed), shown, tap);
+            self.show_hidden(&weights.mlp, (Reads::SharedHidden, shape, is_normed), tap);
         }
         if let Some([down, _]) = &weights.latent {
             let Shown { buffers, divided, .. } = shown;
@@ -162,13 +162,10 @@ impl<'p, D: InnerOps> Pass<'p, D> {
         &mut self,
         layers: &TwoLayers<D>,
         (reads, shape, is_normed): (Reads, Shape, bool),
-        shown: &mut Shown<D>,
         tap: &mut Tap<'_>,
     ) {
-        let Shown { buffers, host, .. } = shown;
-        self.product(&layers.up, is_normed, buffers, host);
-        activate(shape, layers.up.n, host);
-        tap(reads, host);
+        let input = if is_normed { &*self.normed } else { &*self.x };
+        tap(reads, self.device.hidden_layer(layers, shape, input));
     }
 
     /// Product of the norm or of the residual stream, to the host.
@@ -214,51 +211,3 @@ impl<'p, D: InnerOps> Pass<'p, D> {
 
 /// Activation of a perceptron, whether it has a gate, and where that is cut.
 type Shape = (Act, bool, Option<f32>);
-
-/// `act(gate) * up`, or `act(up)`, in place of rows of `width`.
-fn activate((act, is_gated, cut): Shape, width: usize, rows: &mut Vec<f32>) {
-    if !is_gated {
-        return rows.iter_mut().for_each(|x| *x = activated(act, *x));
-    }
-    let ffn = width / 2;
-    let m = rows.len() / width;
-    for row in 0..m {
-        if let Some(factor) = cut {
-            cut_gates(&mut rows[row * width..][..ffn], factor);
-        }
-        for j in 0..ffn {
-            let (gate, up) = (rows[row * width + j], rows[row * width + ffn + j]);
-            rows[row * ffn + j] = activated(act, gate) * up;
-        }
-    }
-    rows.truncate(m * ffn);
-}
-
-/// Takes the mean plus `factor` standard deviations off each gate, and drops what is negative then.
-fn cut_gates(gates: &mut [f32], factor: f32) {
-    let n = gates.len() as f32;
-    let mean = gates.iter().sum::<f32>() / n;
-    let variance = gates.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / n;
-    let cut = mean + factor * variance.sqrt();
-    gates.iter_mut().for_each(|x| *x = (*x - cut).max(0.0));
-}
-
-fn activated(act: Act, x: f32) -> f32 {
-    let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
-    match act {
-        Act::Silu => x * sigmoid(x),
-        Act::GeluTanh => x * sigmoid(1.595_769 * (x + 0.044_715 * x * x * x)),
-        Act::Gelu => 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2)),
-        Act::QuickGelu => x * sigmoid(1.702 * x),
-        Act::Relu => x.max(0.0),
-        Act::ReluSquared => x.max(0.0).powi(2),
-    }
-}
-
-/// The error function to 1.5e-7: 7.1.26 of Abramowitz and Stegun, 1964.
-fn erf(x: f32) -> f32 {
-    const A: [f32; 5] = [0.254_829_6, -0.284_496_74, 1.421_413_7, -1.453_152, 1.061_405_4];
-    let t = 1.0 / (1.0 + 0.327_591_1 * x.abs());
-    let sum = A.iter().rev().fold(0.0, |sum, a| (sum + a) * t);
-    (1.0 - sum * (-x * x).exp()).copysign(x)
-}

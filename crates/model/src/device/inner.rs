@@ -1,7 +1,8 @@
 //! The inputs of products inside of fused operations, for quantizers.
 
 use super::Ops;
-use crate::arch::Mla;
+use crate::arch::{Act, Mla};
+use crate::layer::TwoLayers;
 
 /// The rows that one expert had in the last mixture.
 #[derive(Debug)]
@@ -20,6 +21,15 @@ pub struct ExpertRows<'a> {
 ///
 /// Inputs are those of the last operation of its kind, whose products were computed in f32.
 pub trait InnerOps: Ops {
+    /// The hidden layer of a perceptron behind its activation, `[m, width]`; `shape` is the activation,
+    /// whether there is a gate, and where that is cut.
+    fn hidden_layer(
+        &mut self,
+        layers: &TwoLayers<Self>,
+        shape: (Act, bool, Option<f32>),
+        x: &Self::Buf,
+    ) -> &[f32];
+
     /// The normed latents of queries, `[m, q_rank]` and empty where there are none, and those of
     /// keys and values, `[m, kv_rank]`, of the last
     /// [`latent_project_store`](Ops::latent_project_store).

@@ -21,7 +21,9 @@
 //! **Weights of the error.** `u = rms + |w|`: large weights move the output more, yet the many
 //! small ones must not be rounded away. Compared with `u = 1`, Gaussian rows err 1 % more (RMSE)
 //! with four bits or more, 2 % with two. Where the importance of inputs is known (the mean of their
-//! squares, an importance matrix), `u` is multiplied by it.
+//! squares, an importance matrix), it is multiplied by the flatter `sqrt(2 rms² + w²)`: with `rms + |w|`
+//! the error that importance alone weighs was 0.7 % higher in Q3_K and 2 % in Q2_K, and divergences
+//! differed by less than 2 %.
 //!
 //! **Limit of a search.** Least squares would leave one outlier among small weights far outside the
 //! range. A candidate is taken only if its range reaches every weight to within about a step, and
@@ -60,14 +62,16 @@ pub(crate) fn nearest(x: f32, low: f32, high: f32) -> f32 {
     (x + SHIFT) - SHIFT
 }
 
-/// Factor of the squared error of each weight; `inputs` are the importance of each weight's input,
-/// where it is known.
+/// Factor of the squared error of each weight (see the head of the file); `inputs` are the importance
+/// of each weight's input, where it is known.
 fn importance<const N: usize>(weights: &[f32; N], inputs: Option<&[f32; N]>) -> [f32; N] {
     let [energy] = sum(weights, weights, |a, b| [a * b]);
     let rms = (energy / N as f32).sqrt();
     match inputs {
         None => weights.map(|w| rms + w.abs()),
-        Some(inputs) => std::array::from_fn(|i| (rms + weights[i].abs()) * inputs[i]),
+        Some(inputs) => {
+            std::array::from_fn(|i| (2.0 * rms * rms + weights[i] * weights[i]).sqrt() * inputs[i])
+        }
     }
 }
 

@@ -13,9 +13,10 @@
 //! the Hessian, which holds all that a sum of squares needs.
 //!
 //! Here we differ from the paper. Factors are compared with clipped ranges, as they will be used. The
-//! two ends of a range are clipped each by itself. A group's range is chosen for the error of its row
-//! and not of the group alone: errors of other groups are known, and one can cancel the other. Groups
-//! take turns until none changes.
+//! two ends of a range are clipped each by itself. Of the α every second one is tried, and then the
+//! neighbours of the best. A group's range is chosen for the error of its row and not of the group
+//! alone: errors of other groups are known, and one can cancel the other. Groups take turns until none
+//! changes.
 //!
 //! # Paper
 //!
@@ -25,12 +26,12 @@
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
 
-use super::grid::Step;
+use super::grid::{Step, in_lanes};
 use super::rtn::round_groups;
 use super::threads::for_chunks;
 use super::{Grid, Hessian, Result, SolveError, Solved, Weights};
 
-/// Steps of the search for α.
+/// Steps of the search for α: every second one, and the neighbours of the best.
 const N_ALPHAS: usize = 20;
 /// Outputs of a matrix that the search for factors looks at.
 const MOST_ROWS: usize = 128;
@@ -80,34 +81,59 @@ pub fn scales(matrices: &[Weights<'_>], grid: &Grid, hessian: &Hessian) -> Resul
         weight_sizes.iter().map(|sum| (sum / n_rows.max(1) as f64) as f32).collect();
     let samples: Vec<(usize, Vec<f32>)> =
         matrices.iter().map(|matrix| matrix.sample(MOST_ROWS)).collect();
-    let mut best: Option<(f64, Scales)> = None;
-    for i in 0..=N_ALPHAS {
+    let candidate = |(i, by_weights): (usize, bool)| {
         let alpha = i as f32 / N_ALPHAS as f32;
-        for by_weights in [false, true] {
-            // At the ends these are the same factors, or say nothing of the inputs.
-            if by_weights && [0, N_ALPHAS].contains(&i) {
-                continue;
-            }
-            let factors = match by_weights {
-                false => factors(&sizes, None, alpha),
-                true => factors(&sizes, Some(&weight_sizes), alpha),
-            };
-            let mut error = 0.0;
-            for (stride, values) in &samples {
-                let weights = Weights { shape: [values.len() / k, k], values };
-                error += *stride as f64 * loss(weights, grid, hessian, &factors)?;
-            }
-            if best.as_ref().is_none_or(|(least, _)| error < *least) {
-                best = Some((error, Scales { factors, alpha }));
-            }
-        }
-    }
-    Ok(best.expect("invariant: there is an α").1)
+        let factors = factors(&sizes, by_weights.then_some(&*weight_sizes), alpha);
+        Candidate { step: i, by_weights, scales: Scales { factors, alpha } }
+    };
+    // At the ends factors of weights are those without, or say nothing of the inputs.
+    let is_one = |(i, by_weights): &(usize, bool)| {
+        *i <= N_ALPHAS && !(*by_weights && (*i == 0 || *i == N_ALPHAS))
+    };
+    let all = (0..=N_ALPHAS).step_by(2).flat_map(|i| [(i, false), (i, true)]);
+    let (error, best) = best_of(all.filter(is_one).map(candidate), &samples, grid, hessian)?;
+    // The error changes little from step to step: of the steps between, the best one's neighbours.
+    let near = [best.step.wrapping_sub(1), best.step + 1].map(|i| (i, best.by_weights));
+    let near = near.into_iter().filter(is_one).map(candidate);
+    let (near_error, near) = best_of(near, &samples, grid, hessian)?;
+    Ok(if near_error < error { near.scales } else { best.scales })
 }
 
-/// The squared error of the outputs of rounded and clipped weights.
-fn loss(weights: Weights<'_>, grid: &Grid, hessian: &Hessian, factors: &[f32]) -> Result<f64> {
+/// Factors that are tried.
+struct Candidate {
+    /// The number of their α.
+    step: usize,
+    by_weights: bool,
+    scales: Scales,
+}
+
+/// The factors with which rounded and clipped weights have the least squared error of their outputs, and
+/// that error. `samples` are rows of each matrix, and how many each stands for.
+fn best_of(
+    candidates: impl Iterator<Item = Candidate>,
+    samples: &[(usize, Vec<f32>)],
+    grid: &Grid,
+    hessian: &Hessian,
+) -> Result<(f64, Candidate)> {
+    let mut best: Option<(f64, Candidate)> = None;
+    for candidate in candidates {
+        let mut error = 0.0;
+        for (stride, values) in samples {
+            let delta = delta(values, grid, hessian, &candidate.scales.factors)?;
+            error += *stride as f64 * hessian.energy(&delta);
+        }
+        if best.as_ref().is_none_or(|(least, _)| error < *least) {
+            best = Some((error, candidate));
+        }
+    }
+    Ok(best.expect("invariant: there is an α"))
+}
+
+/// The errors of rounded and clipped weights with these factors, `[rows, k]`, of inputs that are not
+/// divided.
+fn delta(values: &[f32], grid: &Grid, hessian: &Hessian, factors: &[f32]) -> Result<Vec<f32>> {
     let k = factors.len();
+    let weights = Weights { shape: [values.len() / k, k], values };
     let scaled = multiplied(weights, factors);
     let importance = importance(hessian, factors);
     let of_scaled = Weights { values: &scaled, ..weights };
@@ -115,8 +141,7 @@ fn loss(weights: Weights<'_>, grid: &Grid, hessian: &Hessian, factors: &[f32]) -
         grid.search(group, &importance[first..][..group.len()], row)
     })?;
     let delta = |(at, (a, b)): (usize, (&f32, &f32))| (a - b) / factors[at % k];
-    let delta: Vec<f32> = rounded.weights().iter().zip(&scaled).enumerate().map(delta).collect();
-    Ok(hessian.energy(&delta))
+    Ok(rounded.weights().iter().zip(&scaled).enumerate().map(delta).collect())
 }
 
 /// Squares of the divided inputs.
@@ -279,27 +304,11 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     in_lanes(a, b, |a, b| a * b)
 }
 
-/// The sum of a function of pairs, in lanes that vector units add.
-#[inline(always)]
-fn in_lanes(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> f64 {
-    const LANES: usize = 8;
-    let (a, rest_of_a) = a.as_chunks::<LANES>();
-    let (b, rest_of_b) = b.as_chunks::<LANES>();
-    let mut sums = [0.0_f32; LANES];
-    for (a, b) in a.iter().zip(b) {
-        for (i, sum) in sums.iter_mut().enumerate() {
-            *sum += f(a[i], b[i]);
-        }
-    }
-    let rest: f32 = rest_of_a.iter().zip(rest_of_b).map(|(a, b)| f(*a, *b)).sum();
-    sums.into_iter().map(f64::from).sum::<f64>() + f64::from(rest)
-}
-
 /// The ranges of a group with the least weighted squared errors, the best one first.
 fn shortlist(values: &[f32], importance: &[f32], grid: &Grid, row: usize) -> Result<Vec<Choice>> {
     let (low, high) = values.iter().fold((0.0_f32, 0.0_f32), |(a, b), w| (a.min(*w), b.max(*w)));
     let clip = |i: usize| 1.0 - (1.0 - LEAST_CLIP) * i as f32 / N_CLIPS as f32;
-    let mut found: Vec<(f64, Step)> = Vec::new();
+    let mut found: Vec<(f64, Step)> = Vec::with_capacity(N_EXACT);
     for i in 0..=N_CLIPS {
         for j in 0..=N_CLIPS {
             // Both ends of a symmetric range are one, and an end at zero cannot move.
@@ -311,13 +320,15 @@ fn shortlist(values: &[f32], importance: &[f32], grid: &Grid, row: usize) -> Res
                 continue;
             }
             let Some(step) = grid.step(low * clip(i), high * clip(j)) else { continue };
-            let error = in_lanes(values, importance, |w, importance| {
-                importance * (grid.round(step, w).1 - w).powi(2)
-            });
-            if found.iter().all(|(_, known)| *known != step) {
-                found.push((error, step));
-                found.sort_by(|a, b| a.0.total_cmp(&b.0));
-                found.truncate(N_EXACT);
+            let error = grid.error(step, values, importance);
+            let is_short = found.len() < N_EXACT;
+            let is_better = is_short || found.last().is_some_and(|(most, _)| error < *most);
+            if is_better && found.iter().all(|(_, known)| *known != step) {
+                if !is_short {
+                    found.pop();
+                }
+                let place = found.partition_point(|(known, _)| *known <= error);
+                found.insert(place, (error, step));
             }
         }
     }

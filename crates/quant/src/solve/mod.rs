@@ -196,15 +196,24 @@ fn projections(
 ///
 /// When the shapes differ.
 pub fn output_error(original: Weights<'_>, quantized: &[f32], hessian: &Hessian) -> f64 {
-    error_of(original, quantized, hessian, hessian.energy(original.values))
+    let delta: Vec<f32> = original.values.iter().zip(quantized).map(|(w, q)| w - q).collect();
+    let whole = hessian.energy(original.values);
+    if whole > 0.0 { hessian.energy(&delta) / whole } else { 0.0 }
 }
 
-/// The same where `|W X|²` is known: the [energy](Hessian::energy) of the original weights.
+/// The same of at most `most_rows` outputs, evenly spaced among all.
 ///
 /// # Panics
 ///
 /// When the shapes differ.
-pub fn error_of(original: Weights<'_>, quantized: &[f32], hessian: &Hessian, whole: f64) -> f64 {
-    let delta: Vec<f32> = original.values.iter().zip(quantized).map(|(w, q)| w - q).collect();
-    if whole > 0.0 { hessian.energy(&delta) / whole } else { 0.0 }
+pub fn sampled_error(
+    original: Weights<'_>,
+    quantized: &[f32],
+    hessian: &Hessian,
+    most_rows: usize,
+) -> f64 {
+    let [(_, rows), (_, quantized)] =
+        [original.values, quantized].map(|values| Weights { values, ..original }.sample(most_rows));
+    let shape = [rows.len() / original.shape[1].max(1), original.shape[1]];
+    output_error(Weights { shape, values: &rows }, &quantized, hessian)
 }

@@ -88,12 +88,14 @@ fn factors(peaks: &[f32], largest: &[f32], alpha: f32) -> Vec<f32> {
 
 #[cfg(test)]
 mod tests {
+    use pelton_kernels::{Cpu, Kernels};
+
     use super::*;
 
     #[test]
     fn large_inputs_are_divided_and_the_error_of_both_sides_falls() {
         let k = 32;
-        let mut hessian = Hessian::new(k, 1);
+        let mut hessian = Hessian::new(k, &Cpu::with(Kernels::best(), 1));
         let mut state = 1_u64;
         let mut next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

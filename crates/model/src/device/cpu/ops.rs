@@ -2,8 +2,8 @@
 
 use pelton_base::TokenId;
 use pelton_kernels::{
-    ActivatedOp, Activations, AttentionInput, DistanceBias, HeadLayout, Largest, LogitsOp, Outputs,
-    PackedMatrix, RopeLayout, StoreKv, StridedRows, Turn,
+    ActivatedOp, Activations, AttentionInput, DistanceBias, Forms, HeadLayout, Largest, LogitsOp,
+    Outputs, PackedMatrix, RopeLayout, StoreKv, StridedRows, Turn,
 };
 
 use super::latent::Projector;
@@ -26,7 +26,20 @@ impl CpuDevice {
         x: &Activations,
         out: &mut [f32],
     ) {
-        self.activated.reset(layers.down.k, handed_to(&self.cpu, &layers.down));
+        let forms = handed_to(&self.cpu, &layers.down);
+        self.activate_hidden(layers, (act, is_gated, cut), x, forms);
+        multiply(&self.cpu, &mut self.input, &layers.down, &self.activated, out);
+    }
+
+    /// The hidden layer of a perceptron behind its activation, to `self.activated`.
+    pub(super) fn activate_hidden(
+        &mut self,
+        layers: &TwoLayers<Self>,
+        (act, is_gated, cut): (Act, bool, Option<f32>),
+        x: &Activations,
+        forms: Forms,
+    ) {
+        self.activated.reset(layers.down.k, forms);
         let together = activated_outputs(layers, act, is_gated)
             .filter(|op| cut.is_none() && op.fits(&self.activated));
         if let Some(op) = together {
@@ -45,7 +58,6 @@ impl CpuDevice {
                 self.cpu.activate(act, &self.hidden, &mut self.activated);
             }
         }
-        multiply(&self.cpu, &mut self.input, &layers.down, &self.activated, out);
     }
 }
 
