@@ -73,7 +73,8 @@ fn every_request_ends_once_and_right_whatever_fails() {
     }
     let n_seeds = number("PELTON_SIMULATION_SEEDS").unwrap_or(SEEDS);
     let next = AtomicU64::new(0);
-    let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
+    // More than there are processors, because a server waits for its rooms.
+    let n_threads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
     let all = std::thread::scope(|scope| {
         let work = || {
             let mut sum = Deeds::default();
