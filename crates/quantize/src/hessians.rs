@@ -53,8 +53,8 @@ pub(crate) fn bytes(part: &LayerShape, layer: &LayerShape) -> u64 {
     bytes_of(&part.matrices) + divided + 16 * widest * widest
 }
 
-/// Bytes of the rows of `n_tokens` tokens that are gathered for a part of a layer whose router chooses
-/// `n_chosen` experts, and of what adding them takes.
+/// Bytes of the rows of `n_tokens` tokens that are gathered for a part of a layer whose router
+/// chooses `n_chosen` experts, and of what adding them takes.
 pub(crate) fn bytes_to_add(part: &LayerShape, n_tokens: usize, n_chosen: usize) -> u64 {
     // A token goes to so many experts, whichever they are.
     let places: BTreeMap<(bool, Reads), usize> = part
@@ -107,8 +107,8 @@ pub(crate) struct Hessians {
 }
 
 impl Hessians {
-    /// Those that `new` makes for numbers of inputs; `divided` is that of the rows that are
-    /// divided among experts, where it is known.
+    /// Hessians without rows, made by `new` for a number of inputs; `divided` is that of the rows
+    /// that are divided among experts, where it is known.
     pub(crate) fn new(
         part: &LayerShape,
         divided: Option<Hessian>,

@@ -171,8 +171,8 @@ pub(crate) fn n_bytes(written: &Written, options: &Options) -> u64 {
     counted.map(|tensor| tensor.data.len() as u64).sum()
 }
 
-/// The relative error of each matrix when it is rounded to nearest, from [`SAMPLED_ROWS`] of its outputs;
-/// `None` without a calibration.
+/// The relative error of each matrix when it is rounded to nearest, from [`SAMPLED_ROWS`] of its
+/// outputs; `None` without a calibration.
 fn errors_of_rounding(
     own: &[&LayerMatrix],
     matrices: &Matrices,

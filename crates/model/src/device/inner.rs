@@ -21,8 +21,8 @@ pub struct ExpertRows<'a> {
 ///
 /// Inputs are those of the last operation of its kind, whose products were computed in f32.
 pub trait InnerOps: Ops {
-    /// The hidden layer of a perceptron behind its activation, `[m, width]`; `shape` is the activation,
-    /// whether there is a gate, and where that is cut.
+    /// The hidden layer of a perceptron behind its activation, `[m, width]`; `shape` is the
+    /// activation, whether there is a gate, and where that is cut.
     fn hidden_layer(
         &mut self,
         layers: &TwoLayers<Self>,

@@ -62,8 +62,8 @@ pub(crate) fn nearest(x: f32, low: f32, high: f32) -> f32 {
     (x + SHIFT) - SHIFT
 }
 
-/// Factor of the squared error of each weight (see the head of the file); `inputs` are the importance
-/// of each weight's input, where it is known.
+/// Factor of the squared error of each weight (see the head of the file); `inputs` are the
+/// importance of each weight's input, where it is known.
 fn importance<const N: usize>(weights: &[f32; N], inputs: Option<&[f32; N]>) -> [f32; N] {
     let [energy] = sum(weights, weights, |a, b| [a * b]);
     let rms = (energy / N as f32).sqrt();

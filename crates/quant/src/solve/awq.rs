@@ -12,11 +12,11 @@
 //! matrix. Nothing stays in 16 bits. Errors are exact for the calibration: they are computed from
 //! the Hessian, which holds all that a sum of squares needs.
 //!
-//! Here we differ from the paper. Factors are compared with clipped ranges, as they will be used. The
-//! two ends of a range are clipped each by itself. Of the α every second one is tried, and then the
-//! neighbours of the best. A group's range is chosen for the error of its row and not of the group
-//! alone: errors of other groups are known, and one can cancel the other. Groups take turns until none
-//! changes.
+//! Here we differ from the paper. Factors are compared with clipped ranges, as they will be used.
+//! The two ends of a range are clipped each by itself. Of the α every second one is tried, and then
+//! the neighbours of the best. A group's range is chosen for the error of its row and not of the
+//! group alone: errors of other groups are known, and one can cancel the other. Groups take turns
+//! until none changes.
 //!
 //! # Paper
 //!
@@ -33,7 +33,8 @@ use super::{Grid, Hessian, Result, SolveError, Solved, Weights};
 
 /// Steps of the search for α: every second one, and the neighbours of the best.
 const N_ALPHAS: usize = 20;
-/// Outputs of a matrix that the search for factors looks at.
+/// Outputs of a matrix that the search for factors looks at. Tried and dropped: 64 of them, and one
+/// product for the errors of all factors, which take as long.
 const MOST_ROWS: usize = 128;
 /// Ends that are tried on each side of a range.
 const N_CLIPS: usize = 10;
@@ -41,7 +42,8 @@ const N_CLIPS: usize = 10;
 const LEAST_CLIP: f32 = 0.5;
 /// Ranges that go from the quick comparison to the exact one.
 const N_EXACT: usize = 8;
-/// Most times that each group takes a turn.
+/// Most times that each group takes a turn. The third takes 6 % of the time of a layer, and without
+/// it the errors of outputs are 1 % larger.
 const N_TURNS: usize = 3;
 /// Rows that are solved together.
 const ROWS: usize = 64;
@@ -107,8 +109,8 @@ struct Candidate {
     scales: Scales,
 }
 
-/// The factors with which rounded and clipped weights have the least squared error of their outputs, and
-/// that error. `samples` are rows of each matrix, and how many each stands for.
+/// The factors with which rounded and clipped weights have the least squared error of their
+/// outputs, and that error. `samples` are rows of each matrix, and how many each stands for.
 fn best_of(
     candidates: impl Iterator<Item = Candidate>,
     samples: &[(usize, Vec<f32>)],
@@ -129,8 +131,8 @@ fn best_of(
     Ok(best.expect("invariant: there is an α"))
 }
 
-/// The errors of rounded and clipped weights with these factors, `[rows, k]`, of inputs that are not
-/// divided.
+/// The errors of rounded and clipped weights with these factors, `[rows, k]`, of inputs that are
+/// not divided.
 fn delta(values: &[f32], grid: &Grid, hessian: &Hessian, factors: &[f32]) -> Result<Vec<f32>> {
     let k = factors.len();
     let weights = Weights { shape: [values.len() / k, k], values };

@@ -100,8 +100,8 @@ impl Grid {
         Some(Step { scale, zero: middle as u8 })
     }
 
-    /// `Σ importance (w - q)²` of rounded weights. A product with the inverse of the scale stands for the
-    /// division, so that a weight between two codes may count as either.
+    /// `Σ importance (w - q)²` of rounded weights. A product with the inverse of the scale stands
+    /// for the division, so that a weight between two codes may count as either.
     pub(super) fn error(&self, step: Step, weights: &[f32], importance: &[f32]) -> f64 {
         let (zero, most) = (f32::from(step.zero), f32::from(self.most()));
         let inverse = 1.0 / step.scale;
@@ -119,8 +119,9 @@ impl Grid {
     }
 }
 
-/// A number as f16 stores it. Between the ends of its range a carry into the last of ten bits rounds it,
-/// where the library asks the processor first: a search tries a hundred scales for each group.
+/// A number as f16 stores it. Between the ends of its range a carry into the last of ten bits
+/// rounds it, where the library asks the processor first: a search tries a hundred scales for each
+/// group.
 fn in_f16(x: f32) -> f32 {
     /// Bits that f16 lacks.
     const LACKING: u32 = 13;

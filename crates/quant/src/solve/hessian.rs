@@ -36,7 +36,8 @@ pub struct Hessian {
 }
 
 impl Hessian {
-    /// Of no rows yet, for a matrix of `k` inputs; computed with the kernels and on the threads of `cpu`.
+    /// Of no rows yet, for a matrix of `k` inputs; computed with the kernels and on the threads of
+    /// `cpu`.
     pub fn new(k: usize, cpu: &Cpu) -> Self {
         let (sum, sizes, peaks) = (vec![0.0; k * k], vec![0.0; k], vec![0.0; k]);
         let (n_threads, kernels) = (cpu.team.n_threads(), cpu.kernels);
@@ -61,8 +62,8 @@ impl Hessian {
         (k as u64).saturating_mul(n_rows as u64).saturating_mul(8)
     }
 
-    /// Adds rows of inputs, `[rows, k]`. All of `H` is read and written each time, so that many rows are
-    /// best added at once.
+    /// Adds rows of inputs, `[rows, k]`. All of `H` is read and written each time, so that many
+    /// rows are best added at once.
     ///
     /// # Errors
     ///
@@ -93,11 +94,13 @@ impl Hessian {
         self.add_products(&cpu, &columns)
     }
 
-    /// Adds `x xᵀ` of each row: `H[i, j]` is the product of columns `i` and `j` of the rows, so that both
-    /// sides of a product of matrices are columns, some as its weights and some as its inputs.
+    /// Adds `x xᵀ` of each row: `H[i, j]` is the product of columns `i` and `j` of the rows, so
+    /// that both sides of a product of matrices are columns, some as its weights and some as its
+    /// inputs.
     ///
-    /// Two layers of 2,048 and 8,192 inputs took 172 seconds of GPTQ with faer's product of f32, and 101
-    /// with this, calibration included (Granite Rapids, two threads, bf16 in tiles).
+    /// Two layers of 2,048 and 8,192 inputs took 172 seconds of GPTQ with faer's product of f32,
+    /// and 101 with this, calibration included (Granite Rapids, two threads, bf16 in tiles). Tried
+    /// and dropped: blocks of 512 inputs, which take as long.
     fn add_products(&mut self, cpu: &Cpu, columns: &[Columns]) -> Result<()> {
         let k = self.k;
         for_chunks(&mut self.sum, BLOCK * k, self.n_threads, |band, rows| {
