@@ -252,7 +252,11 @@ fn the_importance_of_inputs_moves_errors_to_where_they_do_not_matter() {
         let [mut equal, mut larger] = [blocks.clone(), blocks.clone()];
         weighted(&row, &vec![1.0; row.len()], &mut equal);
         weighted(&row, &vec![4.0; row.len()], &mut larger);
-        assert!(equal == larger, "{}: only what inputs are to each other matters", format.name());
+        assert!(
+            equal == larger,
+            "{}: a common factor of all inputs changes nothing",
+            format.name()
+        );
         weighted(&row, &importance, &mut blocks);
         let read = |blocks: &[u8]| {
             let mut out = vec![0.0; row.len()];

@@ -173,8 +173,6 @@ pub(crate) struct Calibration {
     walk: LayerWalk<CpuDevice>,
     /// Each text.
     rows: Vec<TextRows>,
-    /// Whether layers that are stored in bf16 are computed in it.
-    keeps_bf16: bool,
 }
 
 impl Calibration {
@@ -194,12 +192,12 @@ impl Calibration {
             rows.push(walk.embed(tokens));
         }
         walk.drop_embeddings();
-        Ok(Some(Self { walk, rows, keeps_bf16: false }))
+        Ok(Some(Self { walk, rows }))
     }
 
     /// The same, with layers computed in bf16 where they are stored in it.
     pub(crate) fn keeping_bf16(self) -> Self {
-        Self { walk: self.walk.keeping_bf16(), keeps_bf16: true, ..self }
+        Self { walk: self.walk.keeping_bf16(), ..self }
     }
 
     /// The rows of all texts, to be changed.
@@ -246,7 +244,7 @@ impl Calibration {
             let stored = files.stored(&matrix.tensor());
             matrix.reads.is_none() || stored.is_some_and(|view| view.dtype == DType::Bf16)
         };
-        let is_bf16 = self.keeps_bf16 && part.matrices.iter().all(is_bf16);
+        let is_bf16 = self.walk.keeps_bf16() && part.matrices.iter().all(is_bf16);
         let mut hessians = Hessians::new(part, divided, |k| {
             let hessian = Hessian::new(k, work.cpu);
             if is_bf16 { hessian.in_bf16() } else { hessian }

@@ -141,6 +141,11 @@ impl<D: InnerOps> LayerWalk<D> {
         Self { keeps_bf16: true, ..self }
     }
 
+    /// Whether matrices that are stored in bf16 are computed in it, but for layers with experts.
+    pub fn keeps_bf16(&self) -> bool {
+        self.keeps_bf16
+    }
+
     /// The spec of the model.
     pub fn spec(&self) -> &ArchSpec {
         &self.spec

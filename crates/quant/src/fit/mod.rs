@@ -21,9 +21,9 @@
 //! **Weights of the error.** `u = rms + |w|`: large weights move the output more, yet the many
 //! small ones must not be rounded away. Compared with `u = 1`, Gaussian rows err 1 % more (RMSE)
 //! with four bits or more, 2 % with two. Where the importance of inputs is known (the mean of their
-//! squares, an importance matrix), it is multiplied by the flatter `sqrt(2 rms² + w²)`: with `rms + |w|`
-//! the error that importance alone weighs was 0.7 % higher in Q3_K and 2 % in Q2_K, and divergences
-//! differed by less than 2 %.
+//! squares, an importance matrix), it is multiplied by the flatter `sqrt(2 rms² + w²)`, nearly as in
+//! llama.cpp: with `rms + |w|` the error that importance alone weighs was 0.7 % higher in Q3_K and
+//! 2 % in Q2_K, and divergences differed by less than 2 %.
 //!
 //! **Limit of a search.** Least squares would leave one outlier among small weights far outside the
 //! range. A candidate is taken only if its range reaches every weight to within about a step, and

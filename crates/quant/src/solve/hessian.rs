@@ -7,7 +7,7 @@
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
 use half::bf16;
-use pelton_kernels::{Activations, Cpu, Forms, Kernels, MatmulOutput, PackedMatrix, WeightLayout};
+use pelton_kernels::{Activations, Cpu, Forms, MatmulOutput, PackedMatrix, WeightLayout};
 
 use super::grid::in_lanes;
 use super::threads::for_chunks;
@@ -24,7 +24,8 @@ const TURNED: usize = 8;
 pub struct Hessian {
     k: usize,
     n_threads: usize,
-    kernels: &'static Kernels,
+    /// Kernels, and a team of one: each thread computes blocks of its own.
+    cpu: Cpu,
     is_bf16: bool,
     n_rows: u64,
     /// `[k, k]`, the lower half until [`finish`](Self::finish).
@@ -40,8 +41,8 @@ impl Hessian {
     /// `cpu`.
     pub fn new(k: usize, cpu: &Cpu) -> Self {
         let (sum, sizes, peaks) = (vec![0.0; k * k], vec![0.0; k], vec![0.0; k]);
-        let (n_threads, kernels) = (cpu.team.n_threads(), cpu.kernels);
-        Self { k, n_threads, kernels, is_bf16: false, n_rows: 0, sum, sizes, peaks }
+        let (n_threads, cpu) = (cpu.team.n_threads(), Cpu::with(cpu.kernels, 1));
+        Self { k, n_threads, cpu, is_bf16: false, n_rows: 0, sum, sizes, peaks }
     }
 
     /// The same, of inputs rounded to bf16, as a matrix in bf16 reads them: many times as fast on
@@ -78,11 +79,9 @@ impl Hessian {
         if x.is_empty() {
             return Ok(());
         }
-        // A team of one: each thread computes blocks of its own.
-        let cpu = Cpu::with(self.kernels, 1);
         let mut columns: Vec<Option<Columns>> = (0..k.div_ceil(BLOCK)).map(|_| None).collect();
         for_chunks(&mut columns, 1, self.n_threads, |block, columns| {
-            columns[0] = Some(Columns::new(&cpu, x, k, block, self.is_bf16)?);
+            columns[0] = Some(Columns::new(&self.cpu, x, k, block, self.is_bf16)?);
             Ok(())
         })?;
         let columns: Vec<Columns> = columns.into_iter().flatten().collect();
@@ -91,7 +90,7 @@ impl Hessian {
         self.sizes.iter_mut().zip(sizes).for_each(|(sum, size)| *sum += f64::from(*size));
         let peaks = columns.iter().flat_map(|columns| &columns.peaks);
         self.peaks.iter_mut().zip(peaks).for_each(|(peak, x)| *peak = peak.max(*x));
-        self.add_products(&cpu, &columns)
+        self.add_products(&columns)
     }
 
     /// Adds `x xᵀ` of each row: `H[i, j]` is the product of columns `i` and `j` of the rows, so
@@ -101,8 +100,8 @@ impl Hessian {
     /// Two layers of 2,048 and 8,192 inputs took 172 seconds of GPTQ with faer's product of f32,
     /// and 101 with this, calibration included (Granite Rapids, two threads, bf16 in tiles). Tried
     /// and dropped: blocks of 512 inputs, which take as long.
-    fn add_products(&mut self, cpu: &Cpu, columns: &[Columns]) -> Result<()> {
-        let k = self.k;
+    fn add_products(&mut self, columns: &[Columns]) -> Result<()> {
+        let (k, cpu) = (self.k, &self.cpu);
         for_chunks(&mut self.sum, BLOCK * k, self.n_threads, |band, rows| {
             let mut product = vec![0.0_f32; BLOCK * BLOCK];
             for (block, before) in columns[..=band].iter().enumerate() {
@@ -308,6 +307,8 @@ fn write_le<const N: usize>(row: &[f32], out: &mut [u8], bytes: impl Fn(f32) -> 
 
 #[cfg(test)]
 mod tests {
+    use pelton_kernels::Kernels;
+
     use super::*;
 
     fn cpu(n_threads: usize) -> Cpu {

@@ -201,7 +201,7 @@ pub fn output_error(original: Weights<'_>, quantized: &[f32], hessian: &Hessian)
     if whole > 0.0 { hessian.energy(&delta) / whole } else { 0.0 }
 }
 
-/// The same of at most `most_rows` outputs, evenly spaced among all.
+/// Relative error of a layer's output, estimated from at most `most_rows` outputs, evenly spaced.
 ///
 /// # Panics
 ///
