@@ -15,6 +15,10 @@
 //! its request byte by byte is as idle as one that sends nothing. A connection whose request is
 //! being answered is never given up. At most `max_connections` of these are in requests of users,
 //! and the routes for operators answer at once, so a health check always finds a place.
+//!
+//! A connection that looks idle may have a request that nobody has read yet, and when file
+//! descriptors are scarce many connections are given up between its arrival and its turn. So a
+//! connection is read once more before it closes, and a request that has come takes a place again.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -83,6 +87,7 @@ struct Entry {
 pub(super) struct Place {
     places: Arc<Places>,
     id: u64,
+    address: Option<IpAddr>,
     changed: Arc<Notify>,
 }
 
@@ -90,6 +95,12 @@ pub(super) struct Place {
 #[derive(Debug)]
 enum Entrance {
     Open(Place),
+    Refused(Refusal),
+}
+
+/// The reason why there is no room for a connection.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Refusal {
     /// Its address has as many connections as it may have, all of them in requests.
     TooMany,
     /// All connections are in requests.
@@ -112,23 +123,16 @@ impl Places {
         loop {
             match self.try_enter(address) {
                 Entrance::Open(place) => return Some(place),
-                Entrance::TooMany => return None,
-                Entrance::Full => self.freed.notified().await,
+                Entrance::Refused(Refusal::TooMany) => return None,
+                Entrance::Refused(Refusal::Full) => self.freed.notified().await,
             }
         }
     }
 
     fn try_enter(self: &Arc<Self>, address: Option<IpAddr>) -> Entrance {
         let mut table = self.table();
-        if let Some(most) = self.most_per_address.filter(|_| address.is_some()) {
-            let is_of_it = |entry: &Entry| entry.address == address;
-            let n_of_address = table.entries.values().filter(|entry| is_of_it(entry)).count();
-            if n_of_address >= most && !table.give_up_idlest(is_of_it) {
-                return Entrance::TooMany;
-            }
-        }
-        if table.entries.len() >= self.most_connections && !table.give_up_idlest(|_| true) {
-            return Entrance::Full;
+        if let Err(refusal) = self.make_room(&mut table, address) {
+            return Entrance::Refused(refusal);
         }
         let id = table.next_id;
         table.next_id += 1;
@@ -136,7 +140,26 @@ impl Places {
         let phase = Phase::Head(Instant::now());
         let entry = Entry { address, phase, changed: Arc::clone(&changed) };
         table.entries.insert(id, entry);
-        Entrance::Open(Place { places: Arc::clone(self), id, changed })
+        Entrance::Open(Place { places: Arc::clone(self), id, address, changed })
+    }
+
+    /// Gives up idle connections until there is room for one more from an address: several, after
+    /// operators' requests have come in on connections that were given up.
+    fn make_room(&self, table: &mut Table, address: Option<IpAddr>) -> Result<(), Refusal> {
+        if let Some(most) = self.most_per_address.filter(|_| address.is_some()) {
+            let is_of_it = |entry: &Entry| entry.address == address;
+            while table.entries.values().filter(|entry| is_of_it(entry)).count() >= most {
+                if !table.give_up_idlest(is_of_it) {
+                    return Err(Refusal::TooMany);
+                }
+            }
+        }
+        while table.entries.len() >= self.most_connections {
+            if !table.give_up_idlest(|_| true) {
+                return Err(Refusal::Full);
+            }
+        }
+        Ok(())
     }
 
     /// Closes the idlest connection; false if all are in requests.
@@ -204,12 +227,27 @@ impl Place {
         self.places.freed.notify_one();
     }
 
-    /// A request begins; false if too many requests are being answered, or the place was given up.
+    /// A request begins; false if too many requests are being answered.
+    ///
+    /// If the place was given up while the request was on its way, the connection takes one again,
+    /// beyond all limits for an operator's request, which is answered at once.
     #[must_use]
     pub(super) fn begin_request(&self, is_operator: bool) -> bool {
         let mut table = self.places.table();
-        let Some(entry) = table.entries.get(&self.id) else { return false };
-        let n_others = table.n_requests - usize::from(entry.phase.is_users_request());
+        let is_in_request = match table.entries.get(&self.id) {
+            Some(entry) => entry.phase.is_users_request(),
+            None => {
+                let has_room = self.places.make_room(&mut table, self.address).is_ok();
+                if !has_room && !is_operator {
+                    return false;
+                }
+                let phase = Phase::Head(Instant::now());
+                let changed = Arc::clone(&self.changed);
+                table.entries.insert(self.id, Entry { address: self.address, phase, changed });
+                false
+            }
+        };
+        let n_others = table.n_requests - usize::from(is_in_request);
         let is_admitted = is_operator || n_others < self.places.most_requests;
         // A request that is refused is answered at once, as those of operators are.
         table.set(self.id, Phase::Request { is_operator: is_operator || !is_admitted });
@@ -247,7 +285,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         match places.try_enter(address) {
             Entrance::Open(place) => place,
-            other => panic!("no place: {other:?}"),
+            Entrance::Refused(refusal) => panic!("no place: {refusal:?}"),
         }
     }
 
@@ -281,12 +319,39 @@ mod tests {
         let next = enter(&places, A).await;
         assert!(is_open(&busy) && !is_open(&idle));
         assert!(next.begin_request(false));
-        assert!(matches!(places.try_enter(A), Entrance::Full));
+        assert!(matches!(places.try_enter(A), Entrance::Refused(Refusal::Full)));
         assert!(!places.give_up_idlest());
         assert!(is_open(&busy) && is_open(&next));
         // A waiting connection comes in when one of these becomes idle.
         let (entered, ()) = tokio::join!(places.enter(B), async { next.set_idle() });
         assert!(entered.is_some() && !is_open(&next));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_was_on_its_way_takes_a_place_again() {
+        let places = places(2, 0, None);
+        let late = enter(&places, A).await;
+        let other = enter(&places, A).await;
+        let next = enter(&places, A).await;
+        assert!(!is_open(&late) && is_open(&other) && is_open(&next));
+        // It takes the idlest one's place.
+        assert!(late.begin_request(false));
+        assert_eq!([&late, &other, &next].map(is_open), [true, false, true]);
+        assert!(next.begin_request(false));
+        // Now all are in requests, and only an operator's request is answered beside them.
+        assert!(!other.begin_request(false) && !is_open(&other));
+        assert!(other.begin_request(true));
+        assert_eq!(places.table().entries.len(), 3);
+        // The next connection comes in when no more are open than may be.
+        other.set_idle();
+        assert!(matches!(places.try_enter(A), Entrance::Refused(Refusal::Full)));
+        assert!(!is_open(&other));
+        late.set_idle();
+        let last = enter(&places, A).await;
+        assert_eq!([&late, &next, &last].map(is_open), [false, true, true]);
+        drop((late, other, next, last));
+        assert_eq!(places.table().n_requests, 0);
+        assert!(places.table().entries.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -314,7 +379,7 @@ mod tests {
         let three = enter(&places, A).await;
         assert_eq!([&other, &one, &two].map(is_open), [true, false, true]);
         assert!(two.begin_request(false) && three.begin_request(false));
-        assert!(matches!(places.try_enter(A), Entrance::TooMany));
+        assert!(matches!(places.try_enter(A), Entrance::Refused(Refusal::TooMany)));
         assert!(places.enter(A).await.is_none());
         assert!(is_open(&other));
     }
