@@ -102,7 +102,7 @@ def compare_gguf(args, work):
 
             a, b = error(own), error(other)
             ours, theirs, worst = ours + a, theirs + b, max(worst, a / b if b else 1.0)
-        print(f"{kind:<10}{n:<10}{n_equal:<13}{ours / theirs:.4f}, {worst:.4f}", flush=True)
+        print(f"{kind:<10}{n:<10}{n_equal:<13}{ours / theirs if theirs else 1.0:.4f}, {worst:.4f}", flush=True)
 
 
 def windows(source, text, n, length):

@@ -191,7 +191,17 @@ fn sources_and_flags_that_cannot_be_are_refused_and_leave_nothing() {
     refused(&["--method", "fp8"], &["--group", "`row`", "128"]);
     refused(&["--method", "fp8", "--fp8-type", "e3m4"], &["--fp8-type", "e5m2"]);
     refused(&["--method", "gptq", "--fp8-type", "e5m2"], &["--fp8-type", "only `fp8`"]);
-    refused(&["--method", "int8"], &["--group", "`row`", "int8"]);
+    refused(&["--method", "int8"], &["--group", "`row` or `tensor`", "int8"]);
+    for method in ["gptq", "awq", "llm-int8", "hqq"] {
+        let flags = ["--method", method, "--group", "tensor"];
+        let outcome =
+            pelton(&[&["quantize", &world.path("tiny"), &world.path("out")][..], &flags].concat());
+        assert!(
+            outcome.code == Some(2) && outcome.stderr.contains("`--group` is tensor"),
+            "{}",
+            outcome.stderr
+        );
+    }
     refused(&["--method", "mxfp4", "--bits", "8"], &["--bits", "expected 4", "mxfp4"]);
     refused(&["--method", "hqq", "--symmetric"], &["--symmetric", "zero points"]);
     refused(&["--method", "rtn", "--type", "q4_k"], &["--type", "gguf"]);
@@ -296,13 +306,19 @@ fn every_format_is_written_runs_and_loses_what_its_bits_say() {
     let no_down = ["--method", "quip", "--keep", "down_proj"];
     let [quip, quip_3, quip_4] =
         ["2", "3", "4"].map(|bits| [&no_down[..], &["--bits", bits]].concat());
-    let formats: [(&str, &[&str], f64); 16] = [
+    let (tensor, e5m2) = (["--group", "tensor"], ["--method", "fp8", "--fp8-type", "e5m2"]);
+    let formats: [(&str, &[&str], f64); 21] = [
         ("fp8", &["--method", "fp8"], 0.016),
         ("fp8-block", &["--method", "fp8", "--group", "128"], 0.025),
-        ("fp8-e5m2", &["--method", "fp8", "--fp8-type", "e5m2"], 0.1),
+        ("fp8-tensor", &["--method", "fp8", "--group", "tensor"], 0.016),
+        ("fp8-e5m2-tensor", &[&e5m2[..], &tensor].concat(), 0.1),
+        ("fp8-e5m2", &e5m2, 0.1),
         ("int8", &["--method", "int8"], 4e-4),
+        ("int8-tensor", &[&["--method", "int8"][..], &tensor].concat(), 4e-4),
         ("llm-int8", &["--method", "llm-int8"], 4e-4),
         ("smoothquant", &["--method", "smoothquant"], 8e-4),
+        ("smoothquant-tensor", &[&["--method", "smoothquant"][..], &tensor].concat(), 8e-4),
+        ("rtn-tensor", &[&["--method", "rtn", "--bits", "8"][..], &tensor].concat(), 4e-4),
         ("nf4", &["--method", "nf4"], 0.13),
         ("mxfp4", &["--method", "mxfp4"], 0.18),
         ("nvfp4", &["--method", "nvfp4"], 0.13),
@@ -360,6 +376,9 @@ fn every_format_is_written_runs_and_loses_what_its_bits_say() {
     }
     assert!(words("fp8").contains("float-quantized"), "{}", words("fp8"));
     assert!(words("fp8-block").contains("blocks of 128 x 128"), "{}", words("fp8-block"));
+    for name in ["fp8-tensor", "int8-tensor", "smoothquant-tensor"] {
+        assert!(words(name).contains("a scale per matrix"), "{}", words(name));
+    }
     assert!(words("nf4").contains("4-bit floats"), "{}", words("nf4"));
     assert!(words("hqq").contains("HQQ"), "{}", words("hqq"));
     assert!(words("aqlm").contains("AQLM, 2x8"), "{}", words("aqlm"));

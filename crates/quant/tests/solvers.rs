@@ -3,8 +3,8 @@
 
 use pelton_kernels::{Cpu, Kernels};
 use pelton_quant::solve::{
-    Grid, Hessian, SolveError, Solved, Weights, aqlm, awq, fp4, fp8, gptq, int8, output_error,
-    quip, rtn, sampled_error, ternary,
+    Grid, Group, Hessian, SolveError, Solved, Weights, aqlm, awq, fp4, fp8, gptq, int8,
+    output_error, quip, rtn, sampled_error, ternary,
 };
 
 const N_THREADS: usize = 2;
@@ -97,7 +97,7 @@ impl Layer {
 }
 
 fn grid(bits: usize, symmetric: bool) -> Grid {
-    Grid { bits, group: Some(32), symmetric }
+    Grid { bits, group: Group::Inputs(32), symmetric }
 }
 
 #[test]
@@ -151,8 +151,13 @@ fn errors_of_floats_and_int8_rows_are_made_good_by_later_inputs() {
         assert!(ratio < 0.7, "{name}: {ratio:.3}");
     };
     for kind in [fp8::Kind::E4m3, fp8::Kind::E5m2] {
-        for (block, factor) in [([1, 256], &ordered), ([128, 128], &plain), ([40, 48], &plain)] {
-            let layout = fp8::Layout { kind, block };
+        for (group, factor) in [
+            (Group::Row, &ordered),
+            (Group::Tensor, &ordered),
+            (Group::Inputs(128), &plain),
+            (Group::Inputs(40), &plain),
+        ] {
+            let layout = fp8::Layout { kind, group };
             let rounded = fp8::solve(weights, layout, None, N_THREADS).expect("rounds");
             let own = fp8::compensated(weights, layout, &squares, factor, N_THREADS);
             check(&format!("{layout:?}"), rounded.weights(), own.expect("solves").weights());
@@ -163,9 +168,11 @@ fn errors_of_floats_and_int8_rows_are_made_good_by_later_inputs() {
         let own = fp4::compensated(weights, kind, &plain, N_THREADS).expect("solves");
         check(&format!("{kind:?}"), rounded.weights(), own.weights());
     }
-    let rounded = int8::solve(weights, N_THREADS).expect("rounds");
-    let own = int8::compensated(weights, &ordered, N_THREADS).expect("solves");
-    check("int8", rounded.weights(), own.weights());
+    for group in [Group::Row, Group::Tensor] {
+        let rounded = int8::solve(weights, group, N_THREADS).expect("rounds");
+        let own = int8::compensated(weights, group, &ordered, N_THREADS).expect("solves");
+        check(&format!("int8, {group}"), rounded.weights(), own.weights());
+    }
     let rounded = ternary::solve(weights, N_THREADS).expect("rounds");
     let own = ternary::compensated(weights, &layer.seen, &ordered, N_THREADS).expect("solves");
     check("ternary", rounded.weights(), own.weights());
@@ -227,7 +234,7 @@ fn ranges_are_clipped_for_the_output_of_a_row_and_on_either_side() {
 #[test]
 fn results_do_not_depend_on_threads() {
     let layer = Layer::planted(3, [70, 128]);
-    let grid = Grid { bits: 3, group: Some(64), symmetric: false };
+    let grid = Grid { bits: 3, group: Group::Inputs(64), symmetric: false };
     let factor = gptq::Factor::new(&layer.seen, gptq::Options::default()).expect("a factor");
     let [one, many] =
         [1, 5].map(|n| gptq::solve(layer.weights(), &grid, &factor, n).expect("solves"));
@@ -297,7 +304,7 @@ fn a_weight_on_its_grid_stays_and_codes_stay_in_range() {
 fn weights_and_groups_that_cannot_be_are_named() {
     let solve = |values: &[f32], group| {
         let weights = Weights { shape: [2, 4], values };
-        rtn::solve(weights, &Grid { bits: 4, group: Some(group), symmetric: true }, 1)
+        rtn::solve(weights, &Grid { bits: 4, group: Group::Inputs(group), symmetric: true }, 1)
     };
     let mut values = vec![0.5; 8];
     assert_eq!(solve(&values, 3), Err(SolveError::Group { k: 4, group: 3 }));

@@ -8,7 +8,7 @@ use pelton_quant::checkpoint::{
     packed_tensors, quip_tensors,
 };
 use pelton_quant::solve::{
-    Grid, SolveError, Weights, aqlm, fp4, fp8, gptq, hqq, int8, nf4, quip, rtn, ternary,
+    Grid, Group, SolveError, Weights, aqlm, fp4, fp8, gptq, hqq, int8, nf4, quip, rtn, ternary,
 };
 use pelton_tensor::{MappedFile, TensorSource, TensorView};
 use serde_json::{Value, json};
@@ -60,10 +60,16 @@ fn compressed(format: &str, weights: Value) -> Value {
             "config_groups": { "group_0": { "targets": ["Linear"], "weights": weights } } })
 }
 
+/// 8 bits with a scale per matrix.
+fn per_tensor(kind: &str) -> Value {
+    let weights = json!({ "num_bits": 8, "type": kind, "symmetric": true, "strategy": "tensor" });
+    compressed(&format!("{kind}-quantized"), weights)
+}
+
 fn integers(weights: Weights<'_>, cases: &mut Vec<Case>) {
     for bits in [2, 3, 4, 8] {
         for symmetric in [true, false] {
-            let grid = Grid { bits, group: Some(32), symmetric };
+            let grid = Grid { bits, group: Group::Inputs(32), symmetric };
             let solved = rtn::solve(weights, &grid, 1).expect("rounds");
             let bound = 1.0 / f32::from((1_u16 << bits) - 2);
             let mut add = |name: &str, config, tensors| {
@@ -86,7 +92,7 @@ fn integers(weights: Weights<'_>, cases: &mut Vec<Case>) {
                 add("packed", compressed("pack-quantized", kind), packed_tensors(&solved));
             }
         }
-        let grid = Grid { bits, group: Some(32), symmetric: false };
+        let grid = Grid { bits, group: Group::Inputs(32), symmetric: false };
         let solved = hqq::solve(weights, &grid, 1).expect("solves");
         let config = json!({ "quant_method": "hqq", "quant_config": {} });
         let bound = 3.0 / f32::from((1_u16 << bits) - 1);
@@ -107,26 +113,37 @@ fn integers(weights: Weights<'_>, cases: &mut Vec<Case>) {
 }
 
 fn floats_and_bytes(weights: Weights<'_>, cases: &mut Vec<Case>) {
-    let [_, k] = weights.shape;
     let mut add = |name: &str, config, tensors, weights, bound| {
         cases.push(Case { name: name.to_owned(), config, tensors, weights, bound });
     };
     let fp8 =
-        |kind, block| fp8::solve(weights, fp8::Layout { kind, block }, None, 1).expect("rounds");
-    let row = fp8(fp8::Kind::E4m3, [1, k]);
+        |kind, group| fp8::solve(weights, fp8::Layout { kind, group }, None, 1).expect("rounds");
+    let row = fp8(fp8::Kind::E4m3, Group::Row);
     let kind = json!({ "num_bits": 8, "type": "float", "symmetric": true, "strategy": "channel" });
     let config = compressed("float-quantized", kind);
     add("fp8-row", config, fp8_tensors(&row), row.weights(), 0.0625);
-    let row = fp8(fp8::Kind::E5m2, [1, k]);
+    let row = fp8(fp8::Kind::E5m2, Group::Row);
     let config = json!({ "quant_method": "fp8", "fmt": "e5m2" });
     add("fp8-row-e5m2", config, fp8_tensors(&row), row.weights(), 0.125);
-    let block = fp8(fp8::Kind::E4m3, [24, 40]);
-    let config = json!({ "quant_method": "fp8", "weight_block_size": [24, 40] });
+    for (kind, config, bound) in [
+        (fp8::Kind::E4m3, per_tensor("float"), 0.0625),
+        (fp8::Kind::E5m2, json!({ "quant_method": "fp8", "fmt": "e5m2" }), 0.125),
+    ] {
+        let tensor = fp8(kind, Group::Tensor);
+        assert_eq!(tensor.scales.len(), 1);
+        add("fp8-tensor", config, fp8_tensors(&tensor), tensor.weights(), bound);
+    }
+    let block = fp8(fp8::Kind::E4m3, Group::Inputs(24));
+    let config = json!({ "quant_method": "fp8", "weight_block_size": [24, 24] });
     add("fp8-block", config, fp8_tensors(&block), block.weights(), 0.0625);
-    let int8 = int8::solve(weights, 1).expect("rounds");
+    let int8 = int8::solve(weights, Group::Row, 1).expect("rounds");
     let kind = json!({ "num_bits": 8, "type": "int", "symmetric": true, "strategy": "channel" });
     let config = compressed("int-quantized", kind);
     add("int8", config, int8_tensors(&int8), int8.weights(), 0.004);
+    let tensor = int8::solve(weights, Group::Tensor, 1).expect("rounds");
+    assert_eq!(tensor.scales().len(), 1);
+    // The largest weight is 50 times as large as those of most outputs.
+    add("int8-tensor", per_tensor("int"), int8_tensors(&tensor), tensor.weights(), 50.0 * 0.004);
     let config = json!({ "quant_method": "bitsandbytes", "load_in_8bit": true });
     add("llm-int8", config, llm_int8_tensors(&int8), int8.weights(), 0.004);
     for block in [64, 128] {
@@ -272,12 +289,13 @@ fn weights_that_are_no_numbers_are_refused_by_every_solver() {
     let mut values = values(16, 64);
     values[64 * 3 + 9] = f32::INFINITY;
     let weights = Weights { shape: [16, 64], values: &values };
-    let grid = Grid { bits: 4, group: Some(32), symmetric: true };
+    let grid = Grid { bits: 4, group: Group::Inputs(32), symmetric: true };
     let errors = [
         rtn::solve(weights, &grid, 1).err(),
         hqq::solve(weights, &grid, 1).err(),
-        fp8::solve(weights, fp8::Layout { kind: fp8::Kind::E4m3, block: [1, 64] }, None, 1).err(),
-        int8::solve(weights, 1).err(),
+        fp8::solve(weights, fp8::Layout { kind: fp8::Kind::E4m3, group: Group::Row }, None, 1)
+            .err(),
+        int8::solve(weights, Group::Row, 1).err(),
         nf4::solve(weights, 64, 1).err(),
         fp4::solve(weights, fp4::Kind::Nv, 1).err(),
         quip::solve(weights, 2, None, 1).err(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pelton_quant::solve::{Grid, aqlm, fp8, quip};
+use pelton_quant::solve::{Grid, Group, aqlm, fp8, quip};
 use serde_json::{Value, json};
 
 use crate::{Method, Options};
@@ -26,12 +26,12 @@ impl Options {
                     if plain.is_empty() { Value::Null } else { json!(plain) },
             }),
             Method::SmoothQuant | Method::Int8 => {
-                let weights = weights("int", 8, "channel", Value::Null);
+                let weights = weights("int", 8, self.strategy(), Value::Null);
                 compressed("int-quantized", &weights, Some("int"), &head)
             }
             // compressed-tensors has no E5M2.
-            Method::Fp8 if self.grid.group.is_none() && self.fp8 == fp8::Kind::E4m3 => {
-                let weights = weights("float", 8, "channel", Value::Null);
+            Method::Fp8 if self.block().is_none() && self.fp8 == fp8::Kind::E4m3 => {
+                let weights = weights("float", 8, self.strategy(), Value::Null);
                 compressed("float-quantized", &weights, Some("float"), &head)
             }
             Method::Fp8 => {
@@ -40,7 +40,7 @@ impl Options {
                     "quant_method": "fp8", "fmt": fmt, "activation_scheme": "dynamic",
                     "modules_to_not_convert": head,
                 });
-                if let Some(block) = self.grid.group {
+                if let Some(block) = self.block() {
                     config["weight_block_size"] = json!([block, block]);
                 }
                 config
@@ -90,7 +90,24 @@ impl Options {
     }
 
     fn group_size(&self) -> Value {
-        self.grid.group.map_or(json!(-1), |group| json!(group))
+        self.block().map_or(json!(-1), |group| json!(group))
+    }
+
+    /// Inputs that share a scale, unless all of a row do.
+    fn block(&self) -> Option<usize> {
+        match self.grid.group {
+            Group::Inputs(n) => Some(n),
+            Group::Row | Group::Tensor => None,
+        }
+    }
+
+    /// The way that compressed-tensors shares scales.
+    fn strategy(&self) -> &'static str {
+        match self.grid.group {
+            Group::Inputs(_) => "group",
+            Group::Row => "channel",
+            Group::Tensor => "tensor",
+        }
     }
 
     fn gptq_config(&self, plain: &[String]) -> Value {
@@ -138,8 +155,7 @@ impl Options {
         for (module, bits) in bits {
             by_width.entry(*bits).or_default().push(module);
         }
-        let strategy = if self.grid.group.is_some() { "group" } else { "channel" };
-        let group = self.grid.group.map_or(Value::Null, |group| json!(group));
+        let (strategy, group) = (self.strategy(), json!(self.block()));
         let groups = by_width.into_iter().enumerate().map(|(i, (bits, modules))| {
             let own = json!({
                 "targets": modules, "weights": weights("int", bits, strategy, group.clone()),

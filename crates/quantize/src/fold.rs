@@ -68,7 +68,7 @@ pub(crate) fn fold(
             .map(|m| Weights { shape: m.shape, values: &matrices.values[&m.module] })
             .collect();
         let scales = match options.method {
-            Method::SmoothQuant => smooth::scales(&weights, hessian),
+            Method::SmoothQuant => smooth::scales(&weights, options.grid.group, hessian),
             _ => awq::scales(&weights, &options.grid, hessian),
         };
         let mut scales = scales.map_err(QuantizeError::matrix(&readers[0].module))?;
@@ -163,6 +163,7 @@ mod tests {
     use pelton_base::TokenId;
     use pelton_kernels::Cpu;
     use pelton_model::{CpuDevice, layer_shape};
+    use pelton_quant::solve::Group;
     use pelton_testkit::golden::decoders;
 
     use super::*;
@@ -173,7 +174,7 @@ mod tests {
     /// Folds every layer of a model without rounding anything. Returns how many places were scaled.
     fn fold_all(files: &mut ModelFiles, samples: &Samples, method: Method) -> usize {
         let mut options = Options::new(method);
-        options.grid.group = None;
+        options.grid.group = Group::Row;
         let watch = Watch { is_stopped: &|| false, progress: &|_, _| () };
         let most_bytes = crate::hessians::MOST_BYTES;
         let (options, cpu) = (&options, &Cpu::new(Some(1)).expect("kernels"));

@@ -7,7 +7,7 @@ use pelton_kernels::Cpu;
 use pelton_model::{LayerMatrix, LayerShape, ModelFiles, Reads};
 use pelton_quant::checkpoint::Written;
 use pelton_quant::solve::{
-    self, Grid, Hessian, Weights, awq, gptq, output_error, quip, sampled_error,
+    self, Grid, Group, Hessian, Weights, awq, gptq, output_error, quip, sampled_error,
 };
 
 use crate::config::Bits;
@@ -217,7 +217,10 @@ fn solve_matrix(
         Method::Aqlm => in_codebooks(weights, options, &grid, Some(hessian), work.n_threads()),
         method if method.compensates() => {
             // Where a row has one scale, the order of its inputs costs nothing.
-            let own = gptq::Options { act_order: grid.group.is_none(), ..options.gptq };
+            let own = gptq::Options {
+                act_order: !matches!(grid.group, Group::Inputs(_)),
+                ..options.gptq
+            };
             let factor = factor(factors, reads, || match method {
                 Method::Quip => quip::factor(hessian, own),
                 _ => gptq::Factor::new(hessian, own),

@@ -1,5 +1,7 @@
 //! The methods: what each takes, and the layout that it writes.
 
+use pelton_quant::solve::Group;
+
 /// The way codes are chosen, and the layout that they are written in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Method {
@@ -88,15 +90,16 @@ impl Method {
         }
     }
 
-    /// The usual group; `None` for one scale per output.
-    pub fn group(self) -> Option<usize> {
+    /// The usual group.
+    pub fn group(self) -> Group {
         match self {
-            Self::Rtn | Self::Gptq | Self::Awq => Some(128),
-            Self::Nf4 | Self::Hqq => Some(64),
-            Self::Mxfp4 => Some(32),
-            Self::Nvfp4 => Some(16),
-            Self::SmoothQuant | Self::Int8 | Self::LlmInt8 | Self::Fp8 => None,
-            Self::Quip | Self::Aqlm | Self::BitNet => None,
+            Self::Rtn | Self::Gptq | Self::Awq => Group::Inputs(128),
+            Self::Nf4 | Self::Hqq => Group::Inputs(64),
+            Self::Mxfp4 => Group::Inputs(32),
+            Self::Nvfp4 => Group::Inputs(16),
+            Self::SmoothQuant | Self::Int8 | Self::LlmInt8 | Self::Fp8 => Group::Row,
+            Self::Quip | Self::Aqlm => Group::Row,
+            Self::BitNet => Group::Tensor,
         }
     }
 
@@ -126,29 +129,32 @@ impl Method {
         matches!(self, Self::Rtn | Self::Gptq)
     }
 
-    pub(crate) fn takes_group(self, group: Option<usize>) -> bool {
-        match self {
-            Self::Rtn | Self::Gptq | Self::Awq => group != Some(0),
-            Self::Hqq => group.is_some_and(|group| group > 0 && group.is_multiple_of(8)),
-            Self::Nf4 => {
-                group.is_some_and(|group| (64..=4096).contains(&group) && group.is_power_of_two())
-            }
-            Self::Fp8 => [None, Some(128)].contains(&group),
-            _ => group == self.group(),
+    pub(crate) fn takes_group(self, group: Group) -> bool {
+        match (self, group) {
+            (_, Group::Inputs(0)) => false,
+            (Self::Rtn, _) => true,
+            (Self::Gptq | Self::Awq, group) => group != Group::Tensor,
+            (Self::Hqq, Group::Inputs(n)) => n.is_multiple_of(8),
+            (Self::Nf4, Group::Inputs(n)) => (64..=4096).contains(&n) && n.is_power_of_two(),
+            (Self::Fp8, group) => [Group::Tensor, Group::Row, Group::Inputs(128)].contains(&group),
+            (Self::SmoothQuant | Self::Int8, group) => [Group::Tensor, Group::Row].contains(&group),
+            (_, group) => group == self.group(),
         }
     }
 
     /// The groups that it takes, in words.
     pub(crate) fn groups(self) -> &'static str {
         match self {
-            Self::Rtn | Self::Gptq | Self::Awq => "1 up, or `row`",
+            Self::Rtn => "1 up, `row` or `tensor`",
+            Self::Gptq | Self::Awq => "1 up, or `row`",
             Self::Hqq => "a multiple of 8",
             Self::Nf4 => "64, 128, 256, 512, 1024, 2048 or 4096",
-            Self::Fp8 => "`row`, or 128 for blocks of 128 by 128,",
+            Self::Fp8 => "`row`, `tensor`, or 128 for blocks of 128 by 128,",
             Self::Mxfp4 => "32",
             Self::Nvfp4 => "16",
-            Self::SmoothQuant | Self::Int8 | Self::LlmInt8 => "`row`",
-            Self::Quip | Self::Aqlm | Self::BitNet => "`row`",
+            Self::SmoothQuant | Self::Int8 => "`row` or `tensor`",
+            Self::LlmInt8 | Self::Quip | Self::Aqlm => "`row`",
+            Self::BitNet => "`tensor`",
         }
     }
 

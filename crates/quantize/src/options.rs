@@ -1,6 +1,6 @@
 //! Options of a quantization.
 
-use pelton_quant::solve::{Grid, fp8, gptq};
+use pelton_quant::solve::{Grid, Group, fp8, gptq};
 
 use crate::{Method, QuantizeError, Result};
 
@@ -63,7 +63,6 @@ impl Options {
             };
         }
         if !method.takes_group(group) {
-            let group = group.map_or("row".to_owned(), |group| group.to_string());
             return refuse(format!(
                 "`--group` is {group}: expected {} for `{name}`",
                 method.groups()
@@ -83,6 +82,12 @@ impl Options {
             if ![Method::Rtn, Method::Gptq].contains(&method) {
                 let why = "only `rtn` and `gptq` write matrices of different bits";
                 return refuse(format!("`--target-bpw` or `--target-size` with `{name}`: {why}"));
+            }
+            if group == Group::Tensor {
+                let why = "its files have a scale for each output or for some of its inputs";
+                return refuse(format!(
+                    "`--target-bpw` or `--target-size` with `--group tensor`: {why}"
+                ));
             }
             if self.gptq.act_order || !symmetric {
                 let why = "its files have no zero points and no scattered groups";
@@ -105,11 +110,11 @@ impl Options {
         let Grid { bits, group, symmetric } = self.grid;
         let name = self.method.name();
         let sharing = match (self.method, group) {
-            (Method::Fp8, Some(block)) => format!("blocks of {block} by {block}"),
             (Method::Quip | Method::Aqlm, _) => "vectors of 8".to_owned(),
-            (Method::BitNet, _) => "a scale per matrix".to_owned(),
-            (_, None) => "a scale per output".to_owned(),
-            (_, Some(group)) => format!("groups of {group}"),
+            (_, Group::Tensor) => "a scale per matrix".to_owned(),
+            (_, Group::Row) => "a scale per output".to_owned(),
+            (Method::Fp8, Group::Inputs(n)) => format!("blocks of {n} by {n}"),
+            (_, Group::Inputs(n)) => format!("groups of {n}"),
         };
         let bits = match self.target {
             None => format!("{bits} bits"),

@@ -115,7 +115,7 @@ pub(crate) fn measure(
 /// Bits that a matrix takes, scales included and [`SHAPE_BITS`] left out.
 fn size([n, k]: [usize; 2], bits: usize, grid: &Grid) -> u64 {
     let words = (k * bits).div_ceil(32) * 32;
-    (n * (words + k / grid.group(k) * 16)) as u64
+    (n * (words + k / grid.group.inputs(k) * 16)) as u64
 }
 
 /// Bits of the tensor that states a matrix's shape.

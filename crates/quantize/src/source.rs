@@ -92,7 +92,7 @@ fn check(
         )));
     }
     let [n, k] = matrix.shape;
-    let group = options.grid.group(k);
+    let group = options.grid.group.inputs(k);
     // Blocks of 128 by 128 may be cut off, and those of NF4 go on in the next row.
     let is_cut = matches!(method, Method::Fp8 | Method::Nf4);
     if !is_cut && !k.is_multiple_of(group) {
@@ -132,7 +132,7 @@ fn fits(shape: [usize; 2], options: &Options) -> bool {
         _ if options.target.is_some() => true,
         Method::Awq => fits_awq(shape),
         Method::Rtn | Method::Gptq => fits_gptq(shape, bits),
-        Method::Hqq => fits_hqq(shape, bits, options.grid.group(shape[1])),
+        Method::Hqq => fits_hqq(shape, bits, options.grid.group.inputs(shape[1])),
         _ => true,
     }
 }

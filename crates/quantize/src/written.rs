@@ -30,17 +30,19 @@ pub(crate) fn rounded(
             in_words(rtn::solve(weights, grid, n_threads)?, options)
         }
         Method::SmoothQuant | Method::Int8 => {
-            Written::new(int8::solve(weights, n_threads)?, int8_tensors, Int8::weights)
+            Written::new(int8::solve(weights, grid.group, n_threads)?, int8_tensors, Int8::weights)
         }
-        Method::LlmInt8 => {
-            Written::new(int8::solve(weights, n_threads)?, llm_int8_tensors, Int8::weights)
-        }
+        Method::LlmInt8 => Written::new(
+            int8::solve(weights, grid.group, n_threads)?,
+            llm_int8_tensors,
+            Int8::weights,
+        ),
         Method::Fp8 => {
-            let layout = fp8_layout(weights, options);
+            let layout = fp8::Layout { kind: options.fp8, group: grid.group };
             Written::new(fp8::solve(weights, layout, None, n_threads)?, fp8_tensors, Fp8::weights)
         }
         Method::Nf4 => {
-            let block = grid.group.unwrap_or(weights.shape[1]);
+            let block = grid.group.inputs(weights.shape[1]);
             let solved = nf4::solve(weights, block, n_threads)?;
             Written::new(solved, |solved: &Nf4| nf4_tensors(solved, "float32"), Nf4::weights)
         }
@@ -87,7 +89,8 @@ pub(crate) fn compensated(
 ) -> Result<Written> {
     Ok(match options.method {
         Method::Fp8 => {
-            let (layout, squares) = (fp8_layout(weights, options), hessian.squares());
+            let layout = fp8::Layout { kind: options.fp8, group: options.grid.group };
+            let squares = hessian.squares();
             let solved = fp8::compensated(weights, layout, &squares, factor, n_threads)?;
             Written::new(solved, fp8_tensors, Fp8::weights)
         }
@@ -97,7 +100,7 @@ pub(crate) fn compensated(
             Written::new(solved, fp4_tensors, Fp4::weights)
         }
         Method::LlmInt8 => {
-            let solved = int8::compensated(weights, factor, n_threads)?;
+            let solved = int8::compensated(weights, options.grid.group, factor, n_threads)?;
             Written::new(solved, llm_int8_tensors, Int8::weights)
         }
         Method::Quip => {
@@ -111,15 +114,10 @@ pub(crate) fn compensated(
         }
         method => {
             assert!(matches!(method, Method::Int8 | Method::SmoothQuant), "a method of int8 rows");
-            let solved = int8::compensated(weights, factor, n_threads)?;
+            let solved = int8::compensated(weights, options.grid.group, factor, n_threads)?;
             Written::new(solved, int8_tensors, Int8::weights)
         }
     })
-}
-
-fn fp8_layout(weights: Weights<'_>, options: &Options) -> fp8::Layout {
-    let block = options.grid.group.map_or([1, weights.shape[1]], |block| [block, block]);
-    fp8::Layout { kind: options.fp8, block }
 }
 
 /// Integer codes in the layout of the method.

@@ -6,6 +6,7 @@ use std::path::Path;
 use pelton_base::TokenId;
 use pelton_kernels::Cpu;
 use pelton_model::{ExportOptions, ModelFiles, export};
+use pelton_quant::solve::Group;
 use pelton_quantize::{
     Imatrix, Job, LEAST_EXPERT_ROWS, MatrixReport, Method, Options, QuantizeError, Report, Samples,
     Target, Watch, quantize,
@@ -137,7 +138,7 @@ fn every_family_is_quantized_or_refused_for_a_reason() {
         for method in [Method::Gptq, Method::Rtn] {
             let out = temp.path().join(format!("{name}-{}", method.name()));
             let mut options = Options::new(method);
-            (options.grid.bits, options.grid.group) = (8, None);
+            (options.grid.bits, options.grid.group) = (8, Group::Row);
             let samples = method.needs_calibration().then_some(&samples);
             match write(&mut files, &options, samples, &out) {
                 Ok(report) => {
@@ -190,8 +191,8 @@ fn every_method_writes_a_folder_that_loads_and_computes_nearly_the_same() {
         let out = temp.path().join(method.name());
         let mut options = Options::new(method);
         match method {
-            Method::Rtn | Method::Gptq | Method::Awq => options.grid.group = Some(16),
-            Method::Hqq => options.grid.group = Some(32),
+            Method::Rtn | Method::Gptq | Method::Awq => options.grid.group = Group::Inputs(16),
+            Method::Hqq => options.grid.group = Group::Inputs(32),
             // The bounds are those of 4 bits. 96 inputs have no transform.
             Method::Quip => {
                 options.grid.bits = 4;
@@ -223,7 +224,7 @@ fn a_budget_is_kept_and_kept_modules_stay_as_they_are() {
     let temp = tempfile::tempdir().expect("temp");
     let (golden, mut files, samples) = llama(temp.path());
     let mut options = Options::new(Method::Rtn);
-    options.grid.group = Some(16);
+    options.grid.group = Group::Inputs(16);
     options.target = Some(Target::BitsPerWeight(5.5));
     options.keep = vec!["down_proj".to_owned()];
     let out = temp.path().join("mixed");
@@ -254,7 +255,7 @@ fn every_family_with_a_plain_stream_is_rotated_and_computes_the_same() {
         golden.checkpoint.write_bare_folder(&source);
         let mut files = ModelFiles::open(&source).expect(&name);
         let mut options = Options::new(Method::Rtn);
-        (options.grid.bits, options.grid.group, options.rotate) = (8, None, true);
+        (options.grid.bits, options.grid.group, options.rotate) = (8, Group::Row, true);
         options.keep = vec!["down_proj".to_owned(), "layers.1".to_owned()];
         let out = temp.path().join(format!("{name}-out"));
         let mut written = write(&mut files, &options, None, &out);
@@ -313,7 +314,7 @@ fn a_run_that_ended_in_the_middle_is_gone_on_with_to_the_same_bytes() {
     for method in [Method::Awq, Method::Gptq, Method::Nf4, Method::Quip, Method::Aqlm] {
         let mut options = Options::new(method);
         if let Method::Awq | Method::Gptq = method {
-            options.grid.group = Some(16);
+            options.grid.group = Group::Inputs(16);
         }
         if method == Method::Quip {
             options.keep = vec!["down_proj".to_owned()];
@@ -379,7 +380,7 @@ fn experts_and_latents_give_the_same_bytes_on_any_number_of_threads_and_when_gon
     ] {
         let (_, mut files, samples) = family(temp.path(), name);
         let mut options = Options::new(method);
-        options.grid.group = if method == Method::Int8 { None } else { Some(8) };
+        options.grid.group = if method == Method::Int8 { Group::Row } else { Group::Inputs(8) };
         let at = |part: &str| temp.path().join(format!("{name}-{}-{part}", method.name()));
         let job = Job {
             options: &options,
@@ -422,7 +423,7 @@ fn experts_that_saw_few_rows_are_named_and_the_model_still_computes() {
     let (golden, mut files, samples) = family(temp.path(), "mixtral");
     let few = samples_of(&files, 64);
     let mut options = Options::new(Method::Gptq);
-    (options.grid.bits, options.grid.group) = (8, None);
+    (options.grid.bits, options.grid.group) = (8, Group::Row);
     let out = temp.path().join("few");
     let report = write(&mut files, &options, Some(&few), &out).expect("writes");
     let named: Vec<&MatrixReport> = report.matrices.iter().filter(|m| m.is_few).collect();
@@ -456,7 +457,7 @@ fn stacked_experts_are_written_apart_and_those_that_are_kept_keep_their_values()
     ] {
         let (golden, mut files, samples) = family(temp.path(), name);
         let mut options = Options::new(Method::Gptq);
-        (options.grid.bits, options.grid.group) = (8, None);
+        (options.grid.bits, options.grid.group) = (8, Group::Row);
         options.keep = vec![kept.to_owned()];
         let out = temp.path().join(name);
         let report = write(&mut files, &options, Some(&samples), &out).expect(name);

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use pelton_quant::solve::{Grid, fp8};
+use pelton_quant::solve::{Grid, Group, fp8};
 use pelton_quantize::{Method, Options, Target};
 
 use super::convert::parse_size;
@@ -26,7 +26,8 @@ Methods:
   smoothquant  scales inputs so that engines with int8 activations lose less; int8 rows
   int8         int8 rows, for engines with int8 activations
   llm-int8     int8 rows as bitsandbytes has them
-  fp8          8-bit floats with a scale per output, or per block of 128 by 128 (`--group 128`)
+  fp8          8-bit floats with a scale per output, per block of 128 by 128 (`--group 128`), or per
+               matrix (`--group tensor`)
   nf4          bitsandbytes' table of 16 numbers, with scales that are quantized too
   mxfp4        4-bit floats with a power of two per 32 inputs
   nvfp4        4-bit floats with an 8-bit float per 16 inputs
@@ -67,9 +68,9 @@ pub(crate) struct QuantizeArgs {
     /// or what the method has]
     #[arg(long, value_name = "N")]
     bits: Option<usize>,
-    /// Inputs that share a scale; `row` for all of them [default: 128 for rtn, gptq and awq, else
-    /// what the method has]
-    #[arg(long, value_name = "N", value_parser = parse_group)]
+    /// Inputs that share a scale; `row` for all of an output, `tensor` for all of a matrix [default:
+    /// 128 for rtn, gptq and awq, else what the method has]
+    #[arg(long, value_name = "N")]
     group: Option<Group>,
     /// Leave out zero points [default: rtn and gptq leave them out, awq and hqq have them]
     #[arg(long, conflicts_with = "asymmetric")]
@@ -143,10 +144,6 @@ enum Way {
     Gguf,
 }
 
-/// Inputs of a group, or all of a row.
-#[derive(Clone, Copy, Debug)]
-struct Group(Option<usize>);
-
 impl QuantizeArgs {
     /// The method, unless a GGUF file is to be written.
     pub(crate) fn method(&self) -> Option<Method> {
@@ -191,7 +188,7 @@ impl QuantizeArgs {
             true => !self.asymmetric,
             false => self.symmetric,
         };
-        let group = self.group.map_or(grid.group, |group| group.0);
+        let group = self.group.unwrap_or(grid.group);
         options.grid = Grid { bits: self.bits.unwrap_or(grid.bits), group, symmetric };
         options.gptq.damping = self.damping;
         options.gptq.act_order = self.act_order;
@@ -216,7 +213,7 @@ impl QuantizeArgs {
             (_, Some(size)) => flag("--target-size", size.to_string()),
             _ => flag("--bits", bits.to_string()),
         }
-        flag("--group", group.map_or("row".to_owned(), |group| group.to_string()));
+        flag("--group", group.to_string());
         self.keep.iter().for_each(|name| flag("--keep", quoted(name)));
         if let Some(file) = &self.calibration {
             flag("--calibration", shown(&file.to_string_lossy()));
@@ -285,14 +282,6 @@ fn parse_fp8(text: &str) -> Result<fp8::Kind, String> {
         "e5m2" => Ok(fp8::Kind::E5m2),
         _ => Err("expected e4m3 or e5m2".to_owned()),
     }
-}
-
-fn parse_group(text: &str) -> Result<Group, String> {
-    if text == "row" {
-        return Ok(Group(None));
-    }
-    let group = text.parse::<usize>().ok().filter(|group| *group > 0);
-    group.map(|group| Group(Some(group))).ok_or_else(|| "expected a number or `row`".to_owned())
 }
 
 fn parse_damping(text: &str) -> Result<f64, String> {

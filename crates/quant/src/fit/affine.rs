@@ -33,7 +33,8 @@ pub(crate) struct AffineBlock<const N: usize, const S: usize> {
     pub(crate) q: [[u8; N]; S],
 }
 
-/// Bound on the error of a weight, as a part of the largest magnitude in the block.
+/// Bound on the error of a weight where all inputs are equally important, as a part of the largest
+/// magnitude in the block.
 ///
 /// Before parameters are rounded a weight is within [`REACH`] of a step, itself [`WIDEST`] times a
 /// plain one. Rounding them to integers moves the ends of the range by half of their steps, and
@@ -162,6 +163,8 @@ struct Problem<const N: usize> {
     largest_offset: f32,
     range: f32,
     q_max: f32,
+    /// Whether weights far from the range are allowed (see the head of `fit`).
+    is_weighted: bool,
 }
 
 impl<const N: usize> Problem<N> {
@@ -174,7 +177,16 @@ impl<const N: usize> Problem<N> {
         let v = weights.map(|w| w - low);
         let importance = importance(weights, inputs);
         let [s_1, s_v] = sum(&v, &importance, |v, u| [u, u * v]);
-        Self { v, importance, s_1, s_v, largest_offset: -low, range, q_max }
+        Self {
+            v,
+            importance,
+            s_1,
+            s_v,
+            largest_offset: -low,
+            range,
+            q_max,
+            is_weighted: inputs.is_some(),
+        }
     }
 
     /// A tenth of a level; less when there are few.
@@ -227,9 +239,10 @@ impl<const N: usize> Problem<N> {
     /// Both ends close to the range, and the step not much wider than the plain one.
     fn is_admissible(&self, fit: Fit) -> bool {
         let last = fit.scale * self.q_max + fit.offset;
-        fit.scale * self.q_max <= WIDEST * self.range
-            && fit.offset.abs() <= REACH * fit.scale
-            && last >= self.range - REACH * fit.scale
+        self.is_weighted
+            || fit.scale * self.q_max <= WIDEST * self.range
+                && fit.offset.abs() <= REACH * fit.scale
+                && last >= self.range - REACH * fit.scale
     }
 }
 

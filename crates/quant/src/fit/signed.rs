@@ -62,7 +62,8 @@ pub(crate) struct SignedBlock<const N: usize, const S: usize> {
     pub(crate) codes: [[u8; N]; S],
 }
 
-/// Bound on the error of a weight, as a part of the largest magnitude in the block.
+/// Bound on the error of a weight where all inputs are equally important, as a part of the largest
+/// magnitude in the block.
 ///
 /// A weight is within the largest distance of two values, at a scale of at most [`WIDEST`].
 /// Rounding that scale to an integer moves it by half a unit, and taking a neighbour by a whole
@@ -145,7 +146,7 @@ pub(crate) fn fit_scale<G: Grid, const N: usize>(
         let is_admissible = scale.abs() <= WIDEST * plain.abs()
             && extreme.abs() <= scale.abs() * (G::STEP - G::LOWEST)
             && opposite <= scale.abs() * (G::STEP + G::HIGHEST);
-        if is_admissible && scale * s_vw > most {
+        if (inputs.is_some() || is_admissible) && scale * s_vw > most {
             (best, most) = (scale, scale * s_vw);
         }
     }
@@ -161,6 +162,26 @@ fn inverse_or_zero(x: f32) -> f32 {
 mod tests {
     use super::*;
     use crate::fit::testing::stray_weights;
+
+    #[test]
+    fn a_weight_of_an_input_that_hardly_matters_is_given_up() {
+        let mut inputs = [1.0; 16];
+        inputs[0] = 1e-3;
+        let (mut own, mut plain, mut n_beyond) = (0.0, 0.0, 0);
+        for weights in stray_weights() {
+            let errors = [Some(&inputs), None].map(|importance| {
+                let scale = fit_scale::<Integers<4>, 16>(&weights, importance);
+                let inverse = inverse_or_zero(scale);
+                let value = |w: f32| scale * Integers::<4>::nearest(w * inverse);
+                n_beyond += usize::from(weights[0].abs() > 5.0 * scale.abs() + 1e-5);
+                let errors = weights.iter().zip(inputs);
+                errors.map(|(w, u)| u * (w - value(*w)).powi(2)).sum::<f32>()
+            });
+            own += f64::from(errors[0]);
+            plain += f64::from(errors[1]);
+        }
+        assert!(n_beyond > 1000 && own < 0.5 * plain, "{n_beyond} {own} {plain}");
+    }
 
     #[test]
     fn no_weight_is_more_than_a_step_from_the_range() {

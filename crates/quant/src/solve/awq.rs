@@ -181,7 +181,7 @@ pub fn solve(
     scaled.check(grid)?;
     let divided = hessian.divided(&scales.factors);
     let importance = importance(hessian, &scales.factors);
-    let group = grid.group(k);
+    let group = grid.group.inputs(k);
     let mut steps: Vec<Step> = vec![Step { scale: 1.0, zero: 0 }; n * (k / group)];
     let per_chunk = ROWS * (k / group);
     for_chunks(&mut steps, per_chunk, hessian.n_threads(), |chunk, steps| {
@@ -210,7 +210,7 @@ fn clip_rows(
     importance: &[f32],
 ) -> Result<()> {
     let k = hessian.k();
-    let group = grid.group(k);
+    let group = grid.group.inputs(k);
     let n_groups = k / group;
     let mut choices: Vec<Vec<Choice>> = Vec::with_capacity(steps.len());
     for (at, values) in rows.chunks_exact(group).enumerate() {

@@ -1,4 +1,4 @@
-//! Floats of 8 bits, E4M3 or E5M2, with a scale per output or per block.
+//! Floats of 8 bits, E4M3 or E5M2, with a scale per output, per block or per matrix.
 //!
 //! ```text
 //! w     = scale * float(code)
@@ -14,7 +14,7 @@ use pelton_kernels::codes::{e4m3, e5m2};
 
 use super::gptq::{self, Factor, Levels};
 use super::threads::for_chunks;
-use super::{Result, SolveError, Weights};
+use super::{Group, Result, SolveError, Weights};
 
 /// The largest number of E4M3.
 pub(crate) const LARGEST: f32 = 448.0;
@@ -77,8 +77,21 @@ pub(crate) fn nearest(x: f32) -> u8 {
 pub struct Layout {
     /// The type.
     pub kind: Kind,
-    /// Outputs and inputs that share a scale; the last blocks of a matrix may be smaller.
-    pub block: [usize; 2],
+    /// The weights that share a scale; inputs stand for a block of as many outputs, and the last
+    /// blocks of a matrix may be smaller.
+    pub group: Group,
+}
+
+impl Layout {
+    /// Outputs and inputs that share a scale.
+    pub fn block(self, [n, k]: [usize; 2]) -> [usize; 2] {
+        match self.group {
+            Group::Tensor => [n, k],
+            Group::Row => [1, k],
+            Group::Inputs(width) => [width, width],
+        }
+        .map(|len| len.max(1))
+    }
 }
 
 /// A matrix of 8-bit floats.
@@ -90,7 +103,7 @@ pub struct Fp8 {
     pub layout: Layout,
     /// `[n, k]`.
     pub codes: Vec<u8>,
-    /// `[n / block[0], k / block[1]]`, rounded up.
+    /// One per block, `[n / block[0], k / block[1]]`, rounded up.
     pub scales: Vec<f32>,
 }
 
@@ -149,7 +162,9 @@ pub fn compensated(
 
 /// Scales that are chosen.
 struct Scaled {
-    layout: Layout,
+    kind: Kind,
+    /// Outputs and inputs that share a scale.
+    block: [usize; 2],
     /// Scales of a row of blocks.
     n_columns: usize,
     scales: Vec<f32>,
@@ -163,7 +178,8 @@ impl Scaled {
         n_threads: usize,
     ) -> Result<Self> {
         weights.check_finite()?;
-        let ([n, k], [rows, columns]) = (weights.shape, layout.block);
+        let block = layout.block(weights.shape);
+        let ([n, k], [rows, columns]) = (weights.shape, block);
         assert!(importance.is_none_or(|importance| importance.len() == k), "one for each input");
         let n_columns = k.div_ceil(columns);
         let mut scales = vec![1.0_f32; n.div_ceil(rows) * n_columns];
@@ -176,11 +192,11 @@ impl Scaled {
             scale[0] = best_scale(layout.kind, &own, importance);
             Ok::<(), SolveError>(())
         })?;
-        Ok(Self { layout, n_columns, scales })
+        Ok(Self { kind: layout.kind, block, n_columns, scales })
     }
 
     fn scale(&self, row: usize, column: usize) -> f32 {
-        let [rows, columns] = self.layout.block;
+        let [rows, columns] = self.block;
         self.scales[row / rows * self.n_columns + column / columns]
     }
 }
@@ -189,7 +205,7 @@ impl Levels for Scaled {
     type Step = f32;
 
     fn group(&self, k: usize) -> usize {
-        self.layout.block[1].min(k)
+        self.block[1].min(k)
     }
 
     fn step(&self, row: usize, first: usize, _: &[f32], _: &[f32]) -> Result<f32> {
@@ -197,8 +213,8 @@ impl Levels for Scaled {
     }
 
     fn round(&self, scale: f32, weight: f32) -> (u8, f32) {
-        let code = self.layout.kind.nearest(weight / scale);
-        (code, scale * self.layout.kind.number(code))
+        let code = self.kind.nearest(weight / scale);
+        (code, scale * self.kind.number(code))
     }
 }
 
@@ -228,7 +244,8 @@ fn best_scale(kind: Kind, rows: &[&[f32]], importance: Option<&[f32]>) -> f32 {
 impl Fp8 {
     /// The weights that the codes stand for, `[n, k]`.
     pub fn weights(&self) -> Vec<f32> {
-        let ([_, k], Layout { kind, block: [rows, columns] }) = (self.shape, self.layout);
+        let (kind, [_, k]) = (self.layout.kind, self.shape);
+        let [rows, columns] = self.layout.block(self.shape);
         let n_columns = k.div_ceil(columns);
         let weight = |(at, code): (usize, &u8)| {
             self.scales[at / k / rows * n_columns + at % k / columns] * kind.number(*code)
@@ -270,7 +287,7 @@ mod tests {
         let value = |i: usize| ((i * 7919 % 1009) as f32 / 504.5 - 1.0).powi(3);
         let values: Vec<f32> = (0..n * k).map(value).collect();
         let weights = Weights { shape: [n, k], values: &values };
-        let layout = Layout { kind: Kind::E4m3, block: [1, k] };
+        let layout = Layout { kind: Kind::E4m3, group: Group::Row };
         let importance: Vec<f32> = (0..k).map(|j| if j % 9 == 4 { 50.0 } else { 0.1 }).collect();
         let error = |weights: &[f32], importance: &[f32]| -> f64 {
             let pairs = weights.iter().zip(&values).enumerate();

@@ -162,7 +162,7 @@ impl Levels for GridLevels<'_> {
     type Step = Step;
 
     fn group(&self, k: usize) -> usize {
-        self.grid.group(k)
+        self.grid.group.inputs(k)
     }
 
     fn step(&self, row: usize, _: usize, weights: &[f32], importance: &[f32]) -> Result<Step> {

@@ -8,18 +8,67 @@
 //! A zero point of 0 is avoided: files of GPTQ store zero points less one, and readers differ about
 //! what that makes of 0.
 
+use std::fmt;
+use std::str::FromStr;
+
 use half::f16;
 
 use super::{Result, SolveError};
 use crate::fit::nearest;
+
+/// The weights that share a scale.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Group {
+    /// All of a matrix.
+    Tensor,
+    /// All of an output.
+    Row,
+    /// This number of inputs of an output; a square of as many outputs for 8-bit floats.
+    Inputs(usize),
+}
+
+impl Group {
+    /// Inputs that share a scale in rows of `k`.
+    pub fn inputs(self, k: usize) -> usize {
+        match self {
+            Self::Tensor | Self::Row => k,
+            Self::Inputs(n) => n,
+        }
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tensor => f.write_str("tensor"),
+            Self::Row => f.write_str("row"),
+            Self::Inputs(n) => n.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Group {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        match text {
+            "tensor" => Ok(Self::Tensor),
+            "row" => Ok(Self::Row),
+            _ => match text.parse() {
+                Ok(n) if n > 0 => Ok(Self::Inputs(n)),
+                _ => Err("expected a number, `row` or `tensor`"),
+            },
+        }
+    }
+}
 
 /// The grid of a quantization: bits, inputs of a group, and whether groups have a zero point.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Grid {
     /// Bits of a code, 2 to 8.
     pub bits: usize,
-    /// Inputs that share a scale; `None` for all inputs of a row.
-    pub group: Option<usize>,
+    /// The weights that share a scale.
+    pub group: Group,
     /// Whether the zero point is the middle of the codes.
     pub symmetric: bool,
 }
@@ -38,11 +87,6 @@ const N_SHRINKS: usize = 40;
 const LEAST_SHRINK: f32 = 0.4;
 
 impl Grid {
-    /// Inputs of a group in rows of `k`.
-    pub fn group(&self, k: usize) -> usize {
-        self.group.unwrap_or(k)
-    }
-
     /// The largest code.
     pub(super) fn most(&self) -> u8 {
         ((1_u16 << self.bits) - 1) as u8
@@ -159,7 +203,7 @@ mod tests {
     use super::*;
 
     fn grid(bits: usize, symmetric: bool) -> Grid {
-        Grid { bits, group: None, symmetric }
+        Grid { bits, group: Group::Row, symmetric }
     }
 
     #[test]

@@ -44,9 +44,9 @@ pub struct Hqq {
     pub zeros: Vec<f32>,
 }
 
-/// One group.
+/// The weights of one scale.
 #[derive(Clone)]
-struct Group {
+struct Part {
     codes: Vec<u8>,
     scale: f32,
     zero: f32,
@@ -61,8 +61,8 @@ struct Group {
 pub fn solve(weights: Weights<'_>, grid: &Grid, n_threads: usize) -> Result<Hqq> {
     weights.check(grid)?;
     let [n, k] = weights.shape;
-    let group = grid.group(k);
-    let empty = Group { codes: Vec::new(), scale: 0.0, zero: 0.0 };
+    let group = grid.group.inputs(k);
+    let empty = Part { codes: Vec::new(), scale: 0.0, zero: 0.0 };
     let mut groups = vec![empty; n * k / group];
     const GROUPS: usize = 64;
     for_chunks(&mut groups, GROUPS, n_threads, |chunk, groups| {
@@ -98,7 +98,7 @@ impl Hqq {
 }
 
 /// `None` where a scale or a zero point is beyond f16.
-fn solve_group(w: &[f32], most: f32) -> Option<Group> {
+fn solve_group(w: &[f32], most: f32) -> Option<Part> {
     let (low, high) =
         w.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(a, b), w| (a.min(*w), b.max(*w)));
     let half = |x: f32| Some(f16::from_f32(x).to_f32()).filter(|x| x.is_finite());
@@ -112,7 +112,7 @@ fn solve_group(w: &[f32], most: f32) -> Option<Group> {
             (true, false) => (1, 0.0),
         };
         let scale = if scale == 0.0 { 1.0 } else { scale };
-        return Some(Group { codes: vec![code; w.len()], scale, zero });
+        return Some(Part { codes: vec![code; w.len()], scale, zero });
     }
     let code = |w: f32, zero: f32| (w / scale + zero).round_ties_even().clamp(0.0, most);
     let error = |zero: f32| -> f64 {
@@ -136,7 +136,7 @@ fn solve_group(w: &[f32], most: f32) -> Option<Group> {
         best = (error, zero);
     }
     let zero = best.1;
-    Some(Group { codes: w.iter().map(|w| code(*w, zero) as u8).collect(), scale, zero })
+    Some(Part { codes: w.iter().map(|w| code(*w, zero) as u8).collect(), scale, zero })
 }
 
 /// The sparse part of an error: nothing of small ones, most of large ones.
@@ -147,6 +147,7 @@ fn shrunk(error: f32, beta: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Group;
     use super::*;
 
     #[test]
@@ -155,7 +156,7 @@ mod tests {
         let values: Vec<f32> = (0..128)
             .map(|i| if i == 77 { 1.03 } else { ((i * 7) % 13) as f32 * 0.05 - 0.3 })
             .collect();
-        let grid = Grid { bits: 4, group: Some(64), symmetric: false };
+        let grid = Grid { bits: 4, group: Group::Inputs(64), symmetric: false };
         let weights = Weights { shape: [2, 64], values: &values };
         let solved = solve(weights, &grid, 1).expect("solves");
         let plain = super::super::rtn::solve(weights, &grid, 1).expect("rounds");
@@ -169,7 +170,7 @@ mod tests {
 
     #[test]
     fn groups_of_one_value_are_kept() {
-        let grid = Grid { bits: 2, group: Some(4), symmetric: false };
+        let grid = Grid { bits: 2, group: Group::Inputs(4), symmetric: false };
         let values = [0.0, 0.0, 0.0, 0.0, -0.25, -0.25, -0.25, -0.25, 3.0, 3.0, 3.0, 3.0];
         let weights = Weights { shape: [3, 4], values: &values };
         assert_eq!(solve(weights, &grid, 1).expect("solves").weights(), values);

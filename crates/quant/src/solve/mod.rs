@@ -35,7 +35,7 @@ pub mod smooth;
 pub mod ternary;
 mod threads;
 
-pub use grid::Grid;
+pub use grid::{Grid, Group};
 pub use hessian::Hessian;
 
 /// Why a matrix cannot be quantized.
@@ -88,8 +88,8 @@ impl Weights<'_> {
     /// Checks that every weight is a number and that groups divide the inputs.
     fn check(&self, grid: &Grid) -> Result<()> {
         let k = self.shape[1];
-        if k == 0 || !k.is_multiple_of(grid.group(k)) {
-            return Err(SolveError::Group { k, group: grid.group(k) });
+        if k == 0 || !k.is_multiple_of(grid.group.inputs(k)) {
+            return Err(SolveError::Group { k, group: grid.group.inputs(k) });
         }
         self.check_finite()
     }

@@ -3,9 +3,10 @@
 
 use super::grid::Grid;
 use super::threads::for_chunks;
-use super::{Result, Solved, Weights};
+use super::{Group, Result, Solved, Weights};
 
-/// Rounds every weight to the grid of its group, whose range is that of its weights.
+/// Rounds every weight to the grid of its group, whose range is that of its weights. A scale that all
+/// of a matrix share stands once for each output.
 ///
 /// # Errors
 ///
@@ -14,6 +15,12 @@ use super::{Result, Solved, Weights};
 pub fn solve(weights: Weights<'_>, grid: &Grid, n_threads: usize) -> Result<Solved> {
     weights.check(grid)?;
     let k = weights.shape[1];
+    if grid.group == Group::Tensor {
+        let largest = |a: &(usize, &f32), b: &(usize, &f32)| a.1.abs().total_cmp(&b.1.abs());
+        let row = weights.values.iter().enumerate().max_by(largest).map_or(0, |(at, _)| at / k);
+        let step = grid.fit(weights.values.iter().copied(), row)?;
+        return round_groups(weights, grid, n_threads, |_, _, _| Ok(step));
+    }
     round_groups(weights, grid, n_threads, |row, first, group| {
         debug_assert!(first < k);
         grid.fit(group.iter().copied(), row)
@@ -29,7 +36,7 @@ pub(super) fn round_groups(
     fit: impl Fn(usize, usize, &[f32]) -> Result<super::grid::Step> + Sync,
 ) -> Result<Solved> {
     let [n, k] = weights.shape;
-    let group = grid.group(k);
+    let group = grid.group.inputs(k);
     let n_groups = k / group;
     struct Row {
         codes: Vec<u8>,

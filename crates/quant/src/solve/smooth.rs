@@ -15,14 +15,15 @@
 //! Models*, 2023.
 
 use super::awq::{Scales, multiplied};
-use super::{Hessian, Result, Weights, int8};
+use super::{Group, Hessian, Result, Weights, int8};
 
 /// Steps of the search for α.
 const N_ALPHAS: usize = 20;
 /// Outputs of a matrix whose error is looked at.
 const MOST_ROWS: usize = 256;
 
-/// Finds the factors for matrices that all read the inputs of `hessian`.
+/// Finds the factors for matrices that all read the inputs of `hessian`; `group` is as for
+/// [`int8::solve`].
 ///
 /// # Errors
 ///
@@ -30,8 +31,8 @@ const MOST_ROWS: usize = 256;
 ///
 /// # Panics
 ///
-/// When a matrix has another number of inputs.
-pub fn scales(matrices: &[Weights<'_>], hessian: &Hessian) -> Result<Scales> {
+/// As [`int8::solve`], and when a matrix has another number of inputs.
+pub fn scales(matrices: &[Weights<'_>], group: Group, hessian: &Hessian) -> Result<Scales> {
     let k = hessian.k();
     let mut largest = vec![0.0_f32; k];
     for matrix in matrices {
@@ -50,7 +51,7 @@ pub fn scales(matrices: &[Weights<'_>], hessian: &Hessian) -> Result<Scales> {
         let mut error = 0.0;
         for (stride, values) in &samples {
             let weights = Weights { shape: [values.len() / k, k], values };
-            error += *stride as f64 * loss(weights, &factors, hessian)?;
+            error += *stride as f64 * loss(weights, group, &factors, hessian)?;
         }
         if best.as_ref().is_none_or(|(least, _)| error < *least) {
             best = Some((error, Scales { factors, alpha }));
@@ -60,10 +61,10 @@ pub fn scales(matrices: &[Weights<'_>], hessian: &Hessian) -> Result<Scales> {
 }
 
 /// The squared error of the outputs: of rounded weights, and of rounded inputs.
-fn loss(weights: Weights<'_>, factors: &[f32], hessian: &Hessian) -> Result<f64> {
+fn loss(weights: Weights<'_>, group: Group, factors: &[f32], hessian: &Hessian) -> Result<f64> {
     let k = factors.len();
     let scaled = multiplied(weights, factors);
-    let solved = int8::solve(Weights { values: &scaled, ..weights }, hessian.n_threads())?;
+    let solved = int8::solve(Weights { values: &scaled, ..weights }, group, hessian.n_threads())?;
     let rounded = solved.weights();
     let delta = |(at, (a, b)): (usize, (&f32, &f32))| (a - b) / factors[at % k];
     let delta: Vec<f32> = rounded.iter().zip(&scaled).enumerate().map(delta).collect();
@@ -108,10 +109,10 @@ mod tests {
         let hessian = hessian.finish();
         let values: Vec<f32> = (0..16 * k).map(|_| next()).collect();
         let weights = Weights { shape: [16, k], values: &values };
-        let found = scales(&[weights], &hessian).expect("scales");
+        let found = scales(&[weights], Group::Row, &hessian).expect("scales");
         assert!(found.factors[5] > 4.0 * found.factors[6], "{found:?}");
-        let plain = loss(weights, &vec![1.0; k], &hessian).expect("a loss");
-        let smooth = loss(weights, &found.factors, &hessian).expect("a loss");
+        let plain = loss(weights, Group::Row, &vec![1.0; k], &hessian).expect("a loss");
+        let smooth = loss(weights, Group::Row, &found.factors, &hessian).expect("a loss");
         assert!(smooth < 0.2 * plain, "{smooth} {plain}");
     }
 }

@@ -3,13 +3,14 @@
 use pelton_tensor::DType;
 
 use super::{WrittenTensor, floats};
+use crate::solve::Group;
 use crate::solve::fp8::{Fp8, Kind};
 use crate::solve::int8::Int8;
 
 /// The tensors of a matrix of 8-bit floats: `weight_scale` for a scale per output, and
 /// `weight_scale_inv` for blocks.
 pub fn fp8_tensors(solved: &Fp8) -> Vec<WrittenTensor> {
-    let ([n, k], [rows, columns]) = (solved.shape, solved.layout.block);
+    let ([n, k], [rows, columns]) = (solved.shape, solved.layout.block(solved.shape));
     let weight = WrittenTensor {
         suffix: "weight",
         dtype: match solved.layout.kind {
@@ -19,16 +20,19 @@ pub fn fp8_tensors(solved: &Fp8) -> Vec<WrittenTensor> {
         shape: vec![n, k],
         data: solved.codes.clone(),
     };
-    let is_row = rows == 1 && columns == k;
-    let suffix = if is_row { "weight_scale" } else { "weight_scale_inv" };
-    let shape = vec![n.div_ceil(rows), k.div_ceil(columns)];
+    let (suffix, shape) = match solved.layout.group {
+        Group::Tensor => ("weight_scale", vec![1]),
+        Group::Row => ("weight_scale", vec![n, 1]),
+        Group::Inputs(_) => ("weight_scale_inv", vec![n.div_ceil(rows), k.div_ceil(columns)]),
+    };
     vec![weight, floats(suffix, shape, &solved.scales)]
 }
 
-/// The tensors of int8 rows as compressed-tensors has them.
+/// The tensors of int8 as compressed-tensors has them, with a scale per output or per matrix.
 pub fn int8_tensors(solved: &Int8) -> Vec<WrittenTensor> {
-    let shape = vec![solved.shape[0], 1];
-    vec![int8(solved), floats("weight_scale", shape, &solved.scales())]
+    let scales = solved.scales();
+    let shape = if solved.group == Group::Tensor { vec![1] } else { vec![scales.len(), 1] };
+    vec![int8(solved), floats("weight_scale", shape, &scales)]
 }
 
 /// The tensors of int8 rows as bitsandbytes has them.
