@@ -8,8 +8,9 @@ llama-cpp-python makes of the same f32 rows, with the same importance matrix for
 bytes that are equal, and the squared error weighed by the importance (Pelton's over ggml's).
 
 Folders: GPTQ and AWQ with 4 bits in groups of 32 by both, from the same 64 windows of 512 tokens of the
-first text. The layer error of GPTQ is |(W - Q) X|^2 / |W X|^2 with the original model's inputs X on the
-second text, mean over all matrices; the divergence is that of `pelton eval` on its first 6,000 tokens.
+first text. The error of matrices, which AWQ scales each in its own way, is |(W - Q) X|^2 / |W X|^2 with
+the original model's inputs X on the second text, mean over all of them; the error of decoder layers is the
+same of what a layer adds to its input; the divergence is that of `pelton eval` on the first 6,000 tokens.
 """
 
 import argparse
@@ -148,6 +149,37 @@ def layer_errors(source, folders, texts):
     return found
 
 
+def block_errors(source, folders, texts):
+    """Mean relative error of what whole decoder layers add to their input, with the inputs that the
+    original model has."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    import interop
+
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
+    others = [interop.plain_model(folder, interop.with_gptqmodel(folder)).eval() for folder in folders]
+    n_layers = len(model.model.layers)
+    errors, sizes = np.zeros((len(folders), n_layers)), np.zeros(n_layers)
+
+    def compare(i):
+        def hook(_, args, kwargs, output):
+            rows = args[0] if args else kwargs["hidden_states"]
+            first = lambda found: (found[0] if isinstance(found, tuple) else found).double()
+            sizes[i] += float(((first(output) - rows) ** 2).sum())
+            for j, other in enumerate(others):
+                found = other.model.layers[i](*args, **kwargs)
+                errors[j, i] += float(((first(found) - first(output)) ** 2).sum())
+        return hook
+
+    for i, layer in enumerate(model.model.layers):
+        layer.register_forward_hook(compare(i), with_kwargs=True)
+    with torch.no_grad():
+        for ids in texts:
+            model(torch.tensor([ids]), use_cache=False)
+    return [float(shares.mean()) for shares in errors / sizes]
+
+
 def divergence(args, folder):
     command = ["eval", folder, "--reference", args.source, "--text", args.held_out, "--limit", "6000"]
     report = json.loads(run(args.pelton, *command, "--compute", "f32", "--json"))
@@ -174,11 +206,15 @@ def compare_folders(args, work):
         model.quantize([{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in seen], batch_size=4)
         model.save(str(theirs))
         version = f"gptqmodel {importlib.metadata.version('gptqmodel')}"
+
+        def show(words, a, b):
+            print(f"{method}: {words} {a:.5f}, {version} {b:.5f}: {100 * (a / b - 1):+.1f} %", flush=True)
+
+        texts = windows(args.source, args.held_out, 12, 512)
         if method == "gptq":
-            a, b = layer_errors(args.source, [own, theirs], windows(args.source, args.held_out, 12, 512))
-            print(f"{method}: layer error {a:.5f}, {version} {b:.5f}: {100 * (a / b - 1):+.1f} %", flush=True)
-        a, b = divergence(args, own), divergence(args, theirs)
-        print(f"{method}: KL divergence {a:.5f}, {version} {b:.5f}: {100 * (a / b - 1):+.1f} %", flush=True)
+            show("error of matrices", *layer_errors(args.source, [own, theirs], texts))
+        show("error of decoder layers", *block_errors(args.source, [own, theirs], texts))
+        show("KL divergence", divergence(args, own), divergence(args, theirs))
 
 
 def main():

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use pelton_base::limits;
 use pelton_bench::quality::Tokens;
+use pelton_bench::record::{Measure, Reported};
 use pelton_llm::LocalModel;
 use pelton_model::{ModelFiles, layer_shape};
 use pelton_quantize::{
@@ -18,7 +19,7 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::StopFlag;
 use crate::stats::bytes;
 use crate::texts::Texts;
-use crate::{model, progress, quantize_gguf};
+use crate::{bench, model, progress, quantize_gguf};
 
 /// Tokens of a window of the calibration, where the context has as many.
 const SAMPLE_LENGTH: usize = 512;
@@ -49,6 +50,7 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
     let options = args.options(method);
     options.check().map_err(failure)?;
     check_target(&args.output, args.resume).map_err(failure)?;
+    bench::check_page(args.html.as_deref())?;
     if options.method.needs_calibration() && args.calibration.is_none() {
         let name = options.method.name();
         return Err(Failure::new(format!("`--calibration` is missing: `{name}` needs a text"))
@@ -106,6 +108,9 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
         needs,
         report,
     };
+    if let Some(file) = &args.html {
+        bench::write_page(&output, None, file)?;
+    }
     let text = match args.json {
         true => serde_json::to_string(&output)? + "\n",
         false => output.render(),
@@ -166,6 +171,30 @@ pub(crate) fn failure(error: QuantizeError) -> Failure {
         QuantizeError::Exists(_) => Failure::of(&error).hint("choose another name, or remove it"),
         QuantizeError::Model(error) => Failure::from(error),
         error => Failure::of(&error),
+    }
+}
+
+impl Reported for Output<'_> {
+    const KIND: &'static str = "quantize";
+
+    fn measures(&self) -> Vec<Measure> {
+        let report = &self.report;
+        let mut measures = vec![
+            Measure::cost("size", "bytes", vec![report.n_bytes as f64]),
+            Measure::cost("size of the source", "bytes", vec![report.n_source_bytes as f64]),
+            Measure::cost("bits per weight", "bits", vec![report.bits_per_weight]),
+            Measure::cost("time", "s", vec![report.seconds]),
+        ];
+        if let Some([rounded, own]) = report.mean_errors() {
+            let share = |name: &str, error| Measure::cost(name, "of the squares", vec![error]);
+            measures.push(share("mean error of the outputs", own));
+            measures.push(share("mean error, rounded to nearest", rounded));
+        }
+        measures
+    }
+
+    fn is_interrupted(&self) -> bool {
+        false
     }
 }
 

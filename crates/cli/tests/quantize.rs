@@ -221,6 +221,8 @@ fn sources_and_flags_that_cannot_be_are_refused_and_leave_nothing() {
     let long = ["--method", "gptq", "--calibration", &world.path("seen"), "--sample-length", "257"];
     plain(&long, &["--sample-length", "256"]);
     plain(&["--method", "rtn", "--group", "40"], &["q_proj", "--group", "64 inputs", "40"]);
+    let page = world.path("nowhere/page.html");
+    plain(&["--method", "rtn", "--group", "32", "--html", &page], &["cannot write", &page]);
     let nowhere = world.path("nowhere/out");
     let args = ["quantize", &tiny, &nowhere, "--method", "rtn", "--group", "32"];
     pelton(&args).assert_refused(&["nowhere/out"]);
@@ -424,7 +426,13 @@ fn a_rotated_model_loses_less_where_some_inputs_are_much_larger() {
 #[test]
 fn a_card_and_a_report_say_how_a_folder_was_made() {
     let world = World::new();
-    world.quantize("gptq", &["--method", "gptq", "--keep", "down_proj"]).assert_answered();
+    let page = world.path("page.html");
+    let flags = ["--method", "gptq", "--keep", "down_proj", "--html", &page];
+    world.quantize("gptq", &flags).assert_answered();
+    let page = std::fs::read_to_string(page).expect("a page");
+    for part in ["<svg", "Error of each matrix", "rounded to nearest", "bits per weight"] {
+        assert!(page.contains(part), "`{part}` is missing in the page");
+    }
     let folder = world.folder.path().join("gptq");
     let card = std::fs::read_to_string(folder.join("README.md")).expect("a card");
     let seen = std::fs::read(world.folder.path().join("seen")).expect("a text");

@@ -25,6 +25,7 @@ pub(super) fn of(recorded: &Recorded) -> Result<Vec<Chart>> {
         "offline" | "model" => [by_batch(whole)?, roofline(whole)?].into_iter().flatten().collect(),
         "ablate" => waterfall(whole)?.into_iter().collect(),
         "ab" => side_by_side(whole)?,
+        "quantize" => quantized(whole)?,
         _ => Vec::new(),
     };
     let long = recorded.measures.iter().filter(|measure| measure.samples.len() >= CONTROLLED.0);
@@ -270,6 +271,45 @@ fn side_by_side(whole: &Value) -> Result<Vec<Chart>> {
         };
         charts.push(lines(axes, &[line], None)?);
     }
+    Ok(charts)
+}
+
+/// Errors, bits, outliers and times of a quantization, matrix by matrix.
+fn quantized(whole: &Value) -> Result<Vec<Chart>> {
+    let matrices = array(whole, "matrices");
+    let line = |(field, words): &(&str, &str)| {
+        let places = matrices.iter().zip(1_u32..);
+        let points: Vec<(f64, f64)> =
+            places.filter_map(|(of, at)| Some((f64::from(at), of[field].as_f64()?))).collect();
+        (!points.is_empty()).then(|| Line { name: (*words).to_owned(), points, is_joined: false })
+    };
+    let x = "matrix, in the order of the layers";
+    let mut charts = Vec::new();
+    let mut draw = |[name, title, y]: [&str; 3], fields: &[(&str, &str)]| -> Result<()> {
+        let drawn: Vec<Line> = fields.iter().filter_map(line).collect();
+        if !drawn.is_empty() {
+            charts.push(lines(Axes { name, title, x, y }, &drawn, None)?);
+        }
+        Ok(())
+    };
+    draw(
+        ["errors", "Error of each matrix's output", "share of the output's squares"],
+        &[
+            ("error_rounded", "rounded to nearest"),
+            ("error_scaled", "once inputs are scaled"),
+            ("error", "written"),
+        ],
+    )?;
+    draw(
+        ["weight-errors", "Error of each matrix's weights", "share of the weights' squares"],
+        &[("weight_error", "written")],
+    )?;
+    draw(["bits", "Bits per weight", "bits, scales included"], &[("bits", "bits")])?;
+    draw(
+        ["outliers", "More than six times the usual size", "number"],
+        &[("n_outliers", "weights"), ("n_large_inputs", "inputs")],
+    )?;
+    draw(["times", "Time of each matrix", "seconds"], &[("seconds", "seconds")])?;
     Ok(charts)
 }
 

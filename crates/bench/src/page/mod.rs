@@ -12,6 +12,7 @@
 //! | offline, model | tokens per second by batch; operations per second under the roofline |
 //! | ablate | gains of the techniques, one after the other |
 //! | ab | speed and size of two models; their divergence along the text |
+//! | quantize | errors, bits, outliers and times, matrix by matrix |
 //! | all | control charts of figures with at least eight samples |
 //!
 //! The figures of the page are those of the file; nothing is measured or estimated here.

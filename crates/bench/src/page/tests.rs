@@ -47,6 +47,23 @@ fn check_png(name: &str, file: &[u8]) {
 }
 
 #[test]
+fn a_quantization_shows_each_matrix_and_leaves_out_what_was_not_measured() {
+    let matrix = |error: Value| {
+        json!({"module": "q_proj", "bits": 4.5, "weight_error": 0.01, "error": error,
+               "error_rounded": 0.2, "error_scaled": null, "n_outliers": 3,
+               "n_large_inputs": null, "seconds": 0.5})
+    };
+    let more = json!({"matrices": [matrix(json!(0.1)), matrix(Value::Null)]});
+    let (html, charts) = drawn("quantize", &json!([]), &more);
+    assert_eq!(charts, ["1-errors", "1-weight-errors", "1-bits", "1-outliers", "1-times"]);
+    assert!(html.contains("rounded to nearest") && html.contains("written"), "{html}");
+    assert!(!html.contains("once inputs are scaled"), "{html}");
+    // Nothing of a calibration.
+    let (_, charts) = drawn("quantize", &json!([]), &json!({"matrices": [{"bits": 4.5}]}));
+    assert_eq!(charts, ["1-bits"]);
+}
+
+#[test]
 fn a_page_needs_nothing_else_and_shows_words_as_they_are() {
     let measures = json!([
         {"name": "x <b>", "unit": "s", "better": "lower", "samples": [1.0, 2.0, 3.0]},

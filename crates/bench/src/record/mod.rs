@@ -34,7 +34,7 @@ pub const VERSION: u32 = 1;
 
 /// The report of one kind of benchmark.
 pub trait Reported: Serialize {
-    /// Name of the command after `pelton bench` or `pelton eval`.
+    /// Name of the command, or the word after `pelton bench` or `pelton eval`.
     const KIND: &'static str;
 
     /// The figures that can be compared with those of another run.

@@ -129,6 +129,9 @@ pub(crate) struct QuantizeArgs {
     /// compute fast
     #[arg(long, help_heading = "GPTQ")]
     act_order: bool,
+    /// Write a page with plots of the errors, bits, outliers and times of all matrices
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Threads that compute.
     #[command(flatten)]
     pub(crate) threads: ThreadsArgs,
@@ -172,6 +175,7 @@ impl QuantizeArgs {
             ("--target-size", self.target_size.is_some()),
             ("--act-order", self.act_order),
             ("--resume", self.resume),
+            ("--html", self.html.is_some()),
         ];
         let misplaced = match self.method {
             Way::Folder(_) => &of_gguf[..],

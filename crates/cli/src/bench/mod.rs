@@ -128,6 +128,15 @@ pub(crate) fn write_page<R: Reported>(report: &R, noise: Option<Noise>, file: &P
     reports::write(file, &page.html)
 }
 
+/// Refuses a page that cannot be written, before the work that it is to show.
+///
+/// # Errors
+///
+/// A folder that is not there or takes no files.
+pub(crate) fn check_page(file: Option<&Path>) -> Result<()> {
+    file.map_or(Ok(()), reports::check)
+}
+
 /// Seconds since 1970.
 fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
