@@ -19,6 +19,7 @@ mod args;
 mod banner;
 mod batch;
 mod bench;
+mod calibration;
 mod config;
 mod connections;
 mod convert;

@@ -3,26 +3,19 @@
 use std::io::Write;
 use std::path::Path;
 
-use pelton_base::limits;
-use pelton_bench::quality::Tokens;
 use pelton_bench::record::{Measure, Reported};
-use pelton_llm::LocalModel;
 use pelton_model::{ModelFiles, layer_shape};
 use pelton_quantize::{
     Job, LEAST_EXPERT_ROWS, Method, Needs, QuantizeError, Report, Samples, Watch, check_target,
     quantize as write,
 };
-use sha2::{Digest, Sha256};
 
 use crate::args::QuantizeArgs;
+use crate::calibration::Calibration;
 use crate::failure::{Failure, Result};
 use crate::interrupt::StopFlag;
 use crate::stats::bytes;
-use crate::texts::Texts;
 use crate::{bench, model, progress, quantize_gguf};
-
-/// Tokens of a window of the calibration, where the context has as many.
-const SAMPLE_LENGTH: usize = 512;
 
 /// The options and the written folder, as one object.
 #[derive(Debug, serde::Serialize)]
@@ -54,12 +47,12 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
     if options.method.needs_calibration() && args.calibration.is_none() {
         let name = options.method.name();
         return Err(Failure::new(format!("`--calibration` is missing: `{name}` needs a text"))
-            .hint("`--method rtn` needs none"));
+            .hint("`--calibration sample` takes one that comes with Pelton; `--method rtn` needs none"));
     }
     let place = model::resolve(&model::reference(Some(&args.input))?)?;
     let mut files = place.open()?;
     let calibration = match &args.calibration {
-        Some(file) => Some(read_calibration(&place, &files, file, args)?),
+        Some(file) => Some(Calibration::read(&place, &files, file, args)?),
         None => None,
     };
     let samples = calibration.as_ref().map(|calibration| &calibration.samples);
@@ -117,53 +110,6 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
     };
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(text.as_bytes()).map_err(|error| Failure::stdout(&error))
-}
-
-/// The texts of a calibration, and where they came from.
-pub(crate) struct Calibration {
-    pub(crate) samples: Samples,
-    /// Tokens of a window.
-    length: usize,
-    /// Name of the file, without its folder.
-    pub(crate) name: String,
-    /// SHA-256 of the file.
-    hash: String,
-}
-
-impl Calibration {
-    /// A description for the model card.
-    fn words(&self) -> String {
-        let Self { samples, length, name, hash } = self;
-        let (n, n_tokens) = (samples.len(), samples.n_tokens());
-        format!("{n} windows of {length} tokens, {n_tokens} in all, of `{name}`, SHA-256 {hash}")
-    }
-}
-
-pub(crate) fn read_calibration(
-    place: &LocalModel,
-    files: &ModelFiles,
-    file: &Path,
-    args: &QuantizeArgs,
-) -> Result<Calibration> {
-    let at_file = |failure: Failure| failure.at(&file.display().to_string());
-    let text = pelton_tensor::read_limited_text(file, limits::PROMPT_BYTES as u64)
-        .map_err(|error| Failure::new(error.to_string()).hint("expected a text file in UTF-8"))
-        .map_err(at_file)?;
-    let tokens = Tokens::new(&Texts::open(place)?.tokenizer, &text, None)
-        .map_err(|error| at_file(Failure::from(error)))?;
-    let context = files.spec()?.max_context;
-    let length = args.sample_length.unwrap_or(SAMPLE_LENGTH.min(context));
-    if length < 2 || length > context {
-        return Err(Failure::new(format!(
-            "`--sample-length` is {length}: expected 2 to the context of {context} tokens"
-        )));
-    }
-    let samples =
-        Samples::choose(&tokens.tokens, &tokens.prefix, length, args.n_samples(), args.seed)
-            .map_err(|error| at_file(failure(error)))?;
-    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let hash = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(Calibration { samples, length, name, hash })
 }
 
 pub(crate) fn failure(error: QuantizeError) -> Failure {

@@ -7,10 +7,11 @@ use pelton_quant::{for_name, supported_names};
 use pelton_quantize::{Imatrix, QuantizeError};
 
 use crate::args::QuantizeArgs;
+use crate::calibration::Calibration;
 use crate::convert;
 use crate::failure::{Failure, Result};
 use crate::interrupt::StopFlag;
-use crate::quantize::{failure, read_calibration};
+use crate::quantize::failure;
 use crate::{model, progress};
 
 /// Runs the command.
@@ -58,7 +59,7 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
         (Some(file), _) => Some(Imatrix::read(file).map_err(failure)?),
         (None, None) => None,
         (None, Some(file)) => {
-            let calibration = read_calibration(&place, &files, file, args)?;
+            let calibration = Calibration::read(&place, &files, file, args)?;
             let cpu = args.threads.chosen().runtime()?.cpu(0);
             let bar = progress::steps(0);
             let measured = Imatrix::measure(

@@ -424,6 +424,77 @@ fn a_rotated_model_loses_less_where_some_inputs_are_much_larger() {
 }
 
 #[test]
+fn a_calibration_is_a_file_a_folder_chats_or_the_sample() {
+    let world = World::new();
+    let texts = world.folder.path().join("texts");
+    std::fs::create_dir(&texts).expect("a folder");
+    let seen = std::fs::read_to_string(world.folder.path().join("seen")).expect("a text");
+    let (first, second) = seen.split_at(seen.len() / 2);
+    std::fs::write(texts.join("a.txt"), first).expect("written");
+    std::fs::write(texts.join("left-out.csv"), "the moth").expect("written");
+    let tokens = |calibration: &str| {
+        let (input, output) = (world.path("tiny"), world.path("out"));
+        let args = ["quantize", &input, &output, "--method", "gptq", "--group", "32", "--json"];
+        let args = [&args[..], &["--sample-length", "16", "--samples", "100000"]].concat();
+        let report = pelton(&[&args[..], &["--calibration", calibration]].concat()).json();
+        let card = std::fs::read_to_string(Path::new(&output).join("README.md")).expect("a card");
+        std::fs::remove_dir_all(&output).expect("removed");
+        (report["calibration_tokens"].as_u64().expect("a number"), card)
+    };
+    let (n_half, _) = tokens(&world.path("texts"));
+    let (n_whole, _) = tokens(&world.path("seen"));
+    assert!(n_half > 100 && n_half < n_whole, "{n_half} {n_whole}");
+    let line = serde_json::json!({ "text": second });
+    std::fs::write(texts.join("b.jsonl"), format!("{line}\n\n")).expect("written");
+    let (n_both, card) = tokens(&world.path("texts"));
+    assert!(n_both.abs_diff(n_whole) <= 16, "{n_both} {n_whole}");
+    assert!(card.contains("of `texts`, SHA-256"), "{card}");
+
+    // A chat has the tokens of its template beside those of its messages.
+    let file = texts.join("chats.jsonl");
+    let path = world.path("texts/chats.jsonl");
+    let messages = serde_json::json!([
+        { "role": "user", "content": first }, { "role": "assistant", "content": second },
+    ]);
+    let shared = serde_json::json!([
+        { "from": "human", "value": first }, { "from": "gpt", "value": second },
+    ]);
+    let mut found = Vec::new();
+    for line in [
+        serde_json::json!({ "messages": messages }),
+        serde_json::json!({ "conversations": shared }),
+        serde_json::json!({ "prompt": format!("{first}{second}") }),
+    ] {
+        std::fs::write(&file, line.to_string()).expect("written");
+        found.push(tokens(&path).0);
+    }
+    assert!(found[0] == found[1] && found[0] > found[2], "{found:?}");
+
+    let (n_sample, card) = tokens("sample");
+    assert!(n_sample > 20_000 && card.contains("of `sample`"), "{n_sample} {card}");
+
+    let refused = |calibration: &str, parts: &[&str]| {
+        let (input, output) = (world.path("tiny"), world.path("out"));
+        let args = ["quantize", &input, &output, "--method", "gptq", "--group", "32"];
+        pelton(&[&args[..], &["--calibration", calibration]].concat()).assert_refused(parts);
+    };
+    for (line, part) in [
+        ("{\"text\": 3}", "`conversations`"),
+        ("{\"text\": ", "EOF"),
+        ("{\"messages\": []}", "`messages`"),
+        ("{\"messages\": [{\"content\": \"a\"}]}", "`role`"),
+        ("{\"conversations\": [{\"from\": \"human\"}]}", "`from`"),
+    ] {
+        std::fs::write(&file, format!("{{\"text\": \"a moth\"}}\n{line}\n")).expect("written");
+        refused(&path, &["chats.jsonl", "line 2", part]);
+    }
+    refused(&world.path("tiny"), &[".txt, .md or .jsonl"]);
+    refused(&world.path("nowhere"), &["nowhere"]);
+    std::fs::write(&file, "the moth\u{0}").expect("written");
+    refused(&path, &["chats.jsonl", "line 1"]);
+}
+
+#[test]
 fn a_card_and_a_report_say_how_a_folder_was_made() {
     let world = World::new();
     let page = world.path("page.html");

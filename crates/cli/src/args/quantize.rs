@@ -45,8 +45,10 @@ with its `quantization_config`. Embeddings, head, norms and routers stay as they
 
 The calibration text goes through the model layer by layer, in bf16 where it is stored so and in f32
 otherwise: each layer is solved for the output of the quantized layers before it. The memory that takes
-is printed first. Take a text like what the model is for, and another one to evaluate with. The same
-source, text and seed give the same bytes.
+is printed first. Take a text like what the model is for, and another one to evaluate with: a file, a
+folder of .txt, .md and .jsonl files, or a .jsonl file whose lines have `text`, or `messages` that go
+through the chat template; `sample` is prose that comes with Pelton. The same source, text and seed give
+the same bytes.
 
 With `--target-bpw` or `--target-size` each matrix gets 3, 4, 5, 6 or 8 bits: a first pass measures what
 each loses, and the least total loss within the budget is found.
@@ -109,8 +111,9 @@ pub(crate) struct QuantizeArgs {
     /// Go on with what a run left that was killed; when it is interrupted, keep what is done
     #[arg(long)]
     pub(crate) resume: bool,
-    /// UTF-8 text that shows what the matrices read; needed by gptq, awq, smoothquant and aqlm
-    #[arg(long, value_name = "FILE", help_heading = "Calibration")]
+    /// Text that shows what the matrices read: a file, a folder, chats in a .jsonl file, or `sample` for
+    /// the one that comes with Pelton; needed by gptq, awq, smoothquant and aqlm
+    #[arg(long, value_name = "PATH", help_heading = "Calibration")]
     pub(crate) calibration: Option<PathBuf>,
     /// Windows of the text that are used
     #[arg(long, value_name = "N", default_value = "128", help_heading = "Calibration")]
