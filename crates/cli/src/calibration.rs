@@ -2,14 +2,14 @@
 //!
 //! | `--calibration` | text |
 //! |---|---|
-//! | a file that ends in `.jsonl` | a line is an object with `text`, `prompt`, `messages` or `conversations` |
+//! | a file that ends in `.jsonl` | a line has `text`, `prompt`, `messages` or `conversations` |
 //! | any other file | all of it, in UTF-8 |
 //! | a folder | its `.txt`, `.md` and `.jsonl` files, in the order of their names |
 //! | `sample` | excerpts of nine novels, which come with Pelton |
 //!
 //! Conversations go through the model's chat template, as they would when it is served;
-//! `conversations` are those of ShareGPT (`from`, `value`). The tokens of all texts follow each other,
-//! and are then cut into windows.
+//! `conversations` are those of ShareGPT (`from`, `value`). The tokens of all texts follow each
+//! other, and are then cut into windows.
 
 use std::path::{Path, PathBuf};
 

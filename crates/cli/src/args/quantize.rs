@@ -70,8 +70,8 @@ pub(crate) struct QuantizeArgs {
     /// or what the method has]
     #[arg(long, value_name = "N")]
     bits: Option<usize>,
-    /// Inputs that share a scale; `row` for all of an output, `tensor` for all of a matrix [default:
-    /// 128 for rtn, gptq and awq, else what the method has]
+    /// Inputs that share a scale; `row` for all of an output, `tensor` for all of a matrix
+    /// [default: 128 for rtn, gptq and awq, else what the method has]
     #[arg(long, value_name = "N")]
     group: Option<Group>,
     /// Leave out zero points [default: rtn and gptq leave them out, awq and hqq have them]
@@ -111,8 +111,8 @@ pub(crate) struct QuantizeArgs {
     /// Go on with what a run left that was killed; when it is interrupted, keep what is done
     #[arg(long)]
     pub(crate) resume: bool,
-    /// Text that shows what the matrices read: a file, a folder, chats in a .jsonl file, or `sample` for
-    /// the one that comes with Pelton; needed by gptq, awq, smoothquant and aqlm
+    /// Text that shows what the matrices read: a file, a folder, chats in a .jsonl file, or `sample`
+    /// for the one that comes with Pelton; needed by gptq, awq, smoothquant and aqlm
     #[arg(long, value_name = "PATH", help_heading = "Calibration")]
     pub(crate) calibration: Option<PathBuf>,
     /// Windows of the text that are used

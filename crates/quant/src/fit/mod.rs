@@ -28,9 +28,10 @@
 //! **Limit of a search.** Least squares would leave one outlier among small weights far outside the
 //! range. A candidate is taken only if its range reaches every weight to within about a step, and
 //! its step is not much wider than that of plain rounding; so the error of each single weight is
-//! bounded. On Gaussian rows this costs nothing. An importance of the inputs lifts the limit, because
-//! it says which weights may be left behind: with it Q3_K erred 6.5 % more than llama.cpp on a
-//! model with some inputs 500 times as important as the mean, without it no type errs more.
+//! bounded. On Gaussian rows this costs nothing. An importance of the inputs lifts the limit, which
+//! would keep weights that hardly matter near at the cost of the others: with it Q3_K erred 6.5 %
+//! more than llama.cpp on a model with some inputs 500 times as important as the mean, without it
+//! no type errs more.
 //!
 //! Sums run in 8 striped lanes, so that they are quick without intrinsics and the same everywhere.
 

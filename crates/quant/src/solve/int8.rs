@@ -96,7 +96,7 @@ impl Rows {
         self.shared.unwrap_or_else(|| largest(weights))
     }
 
-    /// Those of all rows as they are stored.
+    /// The steps of all rows as they are stored.
     fn scales(&self, of_rows: Vec<f32>) -> Vec<f32> {
         self.shared.map_or(of_rows, |shared| vec![shared])
     }

@@ -5,8 +5,8 @@ use super::grid::Grid;
 use super::threads::for_chunks;
 use super::{Group, Result, Solved, Weights};
 
-/// Rounds every weight to the grid of its group, whose range is that of its weights. A scale that all
-/// of a matrix share stands once for each output.
+/// Rounds every weight to the grid of its group, whose range is that of its weights. A scale that
+/// all of a matrix share stands once for each output.
 ///
 /// # Errors
 ///
