@@ -183,13 +183,15 @@ impl Scaled {
         assert!(importance.is_none_or(|importance| importance.len() == k), "one for each input");
         let n_columns = k.div_ceil(columns);
         let mut scales = vec![1.0_f32; n.div_ceil(rows) * n_columns];
+        // One scale for all is sought by all threads.
+        let (n_threads, n_seekers) = if scales.len() > 1 { (n_threads, 1) } else { (1, n_threads) };
         for_chunks(&mut scales, 1, n_threads, |at, scale| {
             let (row, column) = (at / n_columns * rows, at % n_columns * columns);
             let (row_end, width) = (n.min(row + rows), k.min(column + columns) - column);
             let own: Vec<&[f32]> =
                 (row..row_end).map(|row| &weights.values[row * k + column..][..width]).collect();
             let importance = importance.map(|importance| &importance[column..][..width]);
-            scale[0] = best_scale(layout.kind, &own, importance);
+            scale[0] = best_scale(layout.kind, &own, importance, n_seekers);
             Ok::<(), SolveError>(())
         })?;
         Ok(Self { kind: layout.kind, block, n_columns, scales })
@@ -219,26 +221,33 @@ impl Levels for Scaled {
 }
 
 /// The scale with the least weighted squared error; 1 for zeros.
-fn best_scale(kind: Kind, rows: &[&[f32]], importance: Option<&[f32]>) -> f32 {
+fn best_scale(kind: Kind, rows: &[&[f32]], importance: Option<&[f32]>, n_threads: usize) -> f32 {
     let largest = rows.iter().copied().flatten().fold(0.0_f32, |most, w| most.max(w.abs()));
     if largest == 0.0 {
         return 1.0;
     }
-    let mut best = (f64::INFINITY, 1.0);
-    for power in TRIED {
+    struct Tried {
+        scale: f32,
+        error: f64,
+    }
+    let tried = |power: i8| {
         let stretch = (f32::from(power) / 8.0).exp2();
         let scale = (largest / kind.largest() * stretch).max(f32::MIN_POSITIVE);
-        let mut error = 0.0;
+        Tried { scale, error: 0.0 }
+    };
+    let mut tried: Vec<Tried> = TRIED.map(tried).collect();
+    let measured = for_chunks(&mut tried, 1, n_threads, |_, tried| {
+        let Tried { scale, error } = &mut tried[0];
         for (j, w) in rows.iter().flat_map(|row| row.iter().enumerate()) {
-            let delta = scale * kind.number(kind.nearest(w / scale)) - w;
+            let delta = *scale * kind.number(kind.nearest(w / *scale)) - w;
             let weight = importance.map_or(1.0, |importance| f64::from(importance[j]));
-            error += weight * f64::from(delta).powi(2);
+            *error += weight * f64::from(delta).powi(2);
         }
-        if error < best.0 {
-            best = (error, scale);
-        }
-    }
-    best.1
+        Ok::<(), std::convert::Infallible>(())
+    });
+    let Ok(()) = measured;
+    let best = tried.iter().min_by(|a, b| a.error.total_cmp(&b.error));
+    best.expect("invariant: some are tried").scale
 }
 
 impl Fp8 {
