@@ -202,6 +202,8 @@ fn sources_and_flags_that_cannot_be_are_refused_and_leave_nothing() {
             outcome.stderr
         );
     }
+    refused(&["--method", "awq", "--alpha", "0.5"], &["--alpha", "only `smoothquant`"]);
+    refused(&["--method", "smoothquant", "--alpha", "1.5"], &["--alpha", "0 to 1"]);
     refused(&["--method", "mxfp4", "--bits", "8"], &["--bits", "expected 4", "mxfp4"]);
     refused(&["--method", "hqq", "--symmetric"], &["--symmetric", "zero points"]);
     refused(&["--method", "rtn", "--type", "q4_k"], &["--type", "gguf"]);
@@ -351,6 +353,13 @@ fn every_format_is_written_runs_and_loses_what_its_bits_say() {
         println!("{out}: {kl:.2e}, {:.2} bits", report["bits_per_weight"].as_f64().expect("bits"));
         assert!(kl > 0.0 && kl < most, "{out}: {kl}");
     }
+    let (input, output, text) = (world.path("tiny"), world.path("given"), world.path("seen"));
+    let args = ["quantize", &input, &output, "--calibration", &text, "--json", "--method"];
+    let report = pelton(&[&args[..], &["smoothquant", "--alpha", "0.25"]].concat()).json();
+    let alphas = report["matrices"].as_array().expect("matrices").iter();
+    let alphas: Vec<&Value> = alphas.map(|matrix| &matrix["alpha"]).collect();
+    assert!(alphas.iter().all(|alpha| alpha.is_null() || **alpha == 0.25), "{alphas:?}");
+    assert!(alphas.iter().any(|alpha| **alpha == 0.25), "{alphas:?}");
     // The command gives a text, so errors are made good.
     for name in ["fp8", "int8", "smoothquant", "mxfp4", "nvfp4", "bitnet"] {
         let report = std::fs::read(world.folder.path().join(name).join("quantization_report.json"));

@@ -68,7 +68,9 @@ pub(crate) fn fold(
             .map(|m| Weights { shape: m.shape, values: &matrices.values[&m.module] })
             .collect();
         let scales = match options.method {
-            Method::SmoothQuant => smooth::scales(&weights, options.grid.group, hessian),
+            Method::SmoothQuant => {
+                smooth::scales(&weights, options.grid.group, hessian, options.alpha)
+            }
             _ => awq::scales(&weights, &options.grid, hessian),
         };
         let mut scales = scales.map_err(QuantizeError::matrix(&readers[0].module))?;

@@ -13,6 +13,8 @@ pub struct Options {
     pub grid: Grid,
     /// Settings of GPTQ, which others follow that make errors good by later inputs.
     pub gptq: gptq::Options,
+    /// Exponent of SmoothQuant's factors; the best of 21 for each place where there is none.
+    pub alpha: Option<f32>,
     /// Type of the floats of FP8.
     pub fp8: fp8::Kind,
     /// Modules that stay as they are: names, or whole parts of names such as `down_proj`.
@@ -38,7 +40,7 @@ impl Options {
         let (bits, group) = (method.bits()[0], method.group());
         let grid = Grid { bits, group, symmetric: method.is_symmetric() };
         let (gptq, fp8) = (gptq::Options::default(), fp8::Kind::default());
-        Self { method, grid, gptq, fp8, keep: Vec::new(), target: None, rotate: false }
+        Self { method, grid, gptq, alpha: None, fp8, keep: Vec::new(), target: None, rotate: false }
     }
 
     /// Checks that the parts agree.
@@ -70,6 +72,9 @@ impl Options {
         }
         if self.gptq.act_order && method != Method::Gptq {
             return refuse(format!("`--act-order` with `{name}`: only `gptq` has it"));
+        }
+        if self.alpha.is_some() && method != Method::SmoothQuant {
+            return refuse(format!("`--alpha` with `{name}`: only `smoothquant` has it"));
         }
         if self.fp8 != fp8::Kind::default() && method != Method::Fp8 {
             return refuse(format!("`--fp8-type` with `{name}`: only `fp8` has it"));
@@ -126,8 +131,9 @@ impl Options {
             _ => "",
         };
         let order = if self.gptq.act_order { ", act-order" } else { "" };
+        let alpha = self.alpha.map_or(String::new(), |alpha| format!(", alpha {alpha}"));
         let kind = if self.fp8 == fp8::Kind::E5m2 { ", E5M2" } else { "" };
         let turned = if self.rotate { ", rotated" } else { "" };
-        format!("{name}, {bits}, {sharing}{zeros}{order}{kind}{turned}")
+        format!("{name}, {bits}, {sharing}{zeros}{order}{alpha}{kind}{turned}")
     }
 }

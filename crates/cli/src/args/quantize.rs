@@ -135,6 +135,10 @@ pub(crate) struct QuantizeArgs {
     /// Write a page with plots of the errors, bits, outliers and times of all matrices
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    /// Exponent by which sizes move from the inputs to the weights, from 0 to 1 [default: the best
+    /// of 21 for each place]
+    #[arg(long, value_name = "ALPHA", value_parser = parse_alpha, help_heading = "SmoothQuant")]
+    alpha: Option<f32>,
     /// Threads that compute.
     #[command(flatten)]
     pub(crate) threads: ThreadsArgs,
@@ -177,6 +181,7 @@ impl QuantizeArgs {
             ("--target-bpw", self.target_bpw.is_some()),
             ("--target-size", self.target_size.is_some()),
             ("--act-order", self.act_order),
+            ("--alpha", self.alpha.is_some()),
             ("--resume", self.resume),
             ("--html", self.html.is_some()),
         ];
@@ -199,6 +204,7 @@ impl QuantizeArgs {
         options.grid = Grid { bits: self.bits.unwrap_or(grid.bits), group, symmetric };
         options.gptq.damping = self.damping;
         options.gptq.act_order = self.act_order;
+        options.alpha = self.alpha;
         options.fp8 = self.fp8_type.unwrap_or_default();
         options.keep.clone_from(&self.keep);
         options.rotate = self.rotate;
@@ -232,6 +238,9 @@ impl QuantizeArgs {
         }
         if self.fp8_type == Some(fp8::Kind::E5m2) {
             flag("--fp8-type", "e5m2".to_owned());
+        }
+        if let Some(alpha) = self.alpha {
+            flag("--alpha", alpha.to_string());
         }
         let is_made_good = method.compensates() && self.calibration.is_some();
         if method == Method::Gptq || is_made_good {
@@ -289,6 +298,11 @@ fn parse_fp8(text: &str) -> Result<fp8::Kind, String> {
         "e5m2" => Ok(fp8::Kind::E5m2),
         _ => Err("expected e4m3 or e5m2".to_owned()),
     }
+}
+
+fn parse_alpha(text: &str) -> Result<f32, String> {
+    let alpha = text.parse::<f32>().ok().filter(|alpha| (0.0..=1.0).contains(alpha));
+    alpha.ok_or_else(|| "expected a number from 0 to 1".to_owned())
 }
 
 fn parse_damping(text: &str) -> Result<f64, String> {

@@ -22,8 +22,8 @@ const N_ALPHAS: usize = 20;
 /// Outputs of a matrix whose error is looked at.
 const MOST_ROWS: usize = 256;
 
-/// Finds the factors for matrices that all read the inputs of `hessian`; `group` is as for
-/// [`int8::solve`].
+/// Finds the factors for matrices that all read the inputs of `hessian`, with this α or the one of
+/// least error; `group` is as for [`int8::solve`].
 ///
 /// # Errors
 ///
@@ -32,7 +32,12 @@ const MOST_ROWS: usize = 256;
 /// # Panics
 ///
 /// As [`int8::solve`], and when a matrix has another number of inputs.
-pub fn scales(matrices: &[Weights<'_>], group: Group, hessian: &Hessian) -> Result<Scales> {
+pub fn scales(
+    matrices: &[Weights<'_>],
+    group: Group,
+    hessian: &Hessian,
+    alpha: Option<f32>,
+) -> Result<Scales> {
     let k = hessian.k();
     let mut largest = vec![0.0_f32; k];
     for matrix in matrices {
@@ -41,6 +46,9 @@ pub fn scales(matrices: &[Weights<'_>], group: Group, hessian: &Hessian) -> Resu
         for row in matrix.values.chunks_exact(k) {
             largest.iter_mut().zip(row).for_each(|(most, w)| *most = most.max(w.abs()));
         }
+    }
+    if let Some(alpha) = alpha {
+        return Ok(Scales { factors: factors(hessian.peaks(), &largest, alpha), alpha });
     }
     let samples: Vec<(usize, Vec<f32>)> =
         matrices.iter().map(|matrix| matrix.sample(MOST_ROWS)).collect();
@@ -109,7 +117,11 @@ mod tests {
         let hessian = hessian.finish();
         let values: Vec<f32> = (0..16 * k).map(|_| next()).collect();
         let weights = Weights { shape: [16, k], values: &values };
-        let found = scales(&[weights], Group::Row, &hessian).expect("scales");
+        let found = scales(&[weights], Group::Row, &hessian, None).expect("scales");
+        let same = scales(&[weights], Group::Row, &hessian, Some(found.alpha)).expect("scales");
+        assert_eq!(found, same);
+        let none = scales(&[weights], Group::Row, &hessian, Some(0.0)).expect("scales");
+        assert!(none.factors[5] < 4.0 * none.factors[6], "{none:?}");
         assert!(found.factors[5] > 4.0 * found.factors[6], "{found:?}");
         let plain = loss(weights, Group::Row, &vec![1.0; k], &hessian).expect("a loss");
         let smooth = loss(weights, Group::Row, &found.factors, &hessian).expect("a loss");
