@@ -89,7 +89,9 @@ fn tick(x: &f64) -> String {
     let decimals = match scaled.abs() {
         a if a >= 100.0 || a == 0.0 => 0,
         a if a >= 10.0 => 1,
-        _ => 2,
+        a if a >= 0.1 => 2,
+        a if a >= 0.001 => 4,
+        _ => return format!("{scaled:.1e}"),
     };
     let text = format!("{scaled:.decimals$}");
     let short = match text.contains('.') {

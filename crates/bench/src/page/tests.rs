@@ -58,6 +58,12 @@ fn a_quantization_shows_each_matrix_and_leaves_out_what_was_not_measured() {
     assert_eq!(charts, ["1-errors", "1-weight-errors", "1-bits", "1-outliers", "1-times"]);
     assert!(html.contains("rounded to nearest") && html.contains("written"), "{html}");
     assert!(!html.contains("once inputs are scaled"), "{html}");
+    // Small shares have numbers of their own on the axis.
+    let small = json!({"matrices": [{"error": 0.006}, {"error": 0.002}]});
+    let (html, _) = drawn("quantize", &json!([]), &small);
+    assert!(html.contains("\n0.002\n") && html.contains("\n0.006\n"), "{html}");
+    let tiny = json!({"matrices": [{"error": 6e-6}]});
+    assert!(drawn("quantize", &json!([]), &tiny).0.contains("\n6.0e-6\n"));
     // Nothing of a calibration.
     let (_, charts) = drawn("quantize", &json!([]), &json!({"matrices": [{"bits": 4.5}]}));
     assert_eq!(charts, ["1-bits"]);
