@@ -23,10 +23,10 @@
 //! Lin et al., *AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration*,
 //! 2023.
 
-use faer::linalg::matmul::matmul;
-use faer::{Accum, MatMut, MatRef, Par};
+use pelton_kernels::{Activations, Forms};
 
 use super::grid::{Step, in_lanes};
+use super::hessian::Part;
 use super::rtn::round_groups;
 use super::threads::for_chunks;
 use super::{Grid, Hessian, Result, SolveError, Solved, Weights};
@@ -184,14 +184,34 @@ pub fn solve(
     let group = grid.group.inputs(k);
     let mut steps: Vec<Step> = vec![Step { scale: 1.0, zero: 0 }; n * (k / group)];
     let per_chunk = ROWS * (k / group);
+    let inputs = Inputs { hessian: &divided, parts: parts(&divided, group), importance };
     for_chunks(&mut steps, per_chunk, hessian.n_threads(), |chunk, steps| {
         let first = chunk * ROWS;
         let rows = &values[first * k..][..steps.len() * group];
-        clip_rows(rows, first, steps, grid, &divided, &importance)
+        clip_rows(rows, first, steps, grid, &inputs)
     })?;
     round_groups(scaled, grid, hessian.n_threads(), |row, first, _| {
         Ok(steps[row * (k / group) + first / group])
     })
+}
+
+/// The inputs of a matrix, as the rows that are rounded see them.
+struct Inputs<'a> {
+    hessian: &'a Hessian,
+    /// Of each group.
+    parts: Vec<Part<'a>>,
+    importance: Vec<f32>,
+}
+
+/// The columns of `H` of each group, packed once for all rows.
+fn parts(hessian: &Hessian, group: usize) -> Vec<Part<'_>> {
+    let mut parts: Vec<Option<Part<'_>>> = (0..hessian.k() / group).map(|_| None).collect();
+    let packed = for_chunks(&mut parts, 1, hessian.n_threads(), |g, part| {
+        part[0] = Some(Part::new(hessian, g * group, group, 0..hessian.k()));
+        Ok::<(), SolveError>(())
+    });
+    packed.expect("invariant: nothing here fails");
+    parts.into_iter().flatten().collect()
 }
 
 /// A range that a group may take, and its errors.
@@ -206,18 +226,17 @@ fn clip_rows(
     first: usize,
     steps: &mut [Step],
     grid: &Grid,
-    hessian: &Hessian,
-    importance: &[f32],
+    inputs: &Inputs<'_>,
 ) -> Result<()> {
-    let k = hessian.k();
+    let k = inputs.hessian.k();
     let group = grid.group.inputs(k);
     let n_groups = k / group;
     let mut choices: Vec<Vec<Choice>> = Vec::with_capacity(steps.len());
     for (at, values) in rows.chunks_exact(group).enumerate() {
-        let importance = &importance[at % n_groups * group..][..group];
+        let importance = &inputs.importance[at % n_groups * group..][..group];
         choices.push(shortlist(values, importance, grid, first + at / n_groups)?);
     }
-    let chosen = take_turns(&choices, hessian, group);
+    let chosen = take_turns(&choices, inputs.hessian, &inputs.parts);
     for ((step, choices), chosen) in steps.iter_mut().zip(&choices).zip(chosen) {
         *step = choices[chosen].step;
     }
@@ -229,24 +248,22 @@ fn clip_rows(
 /// All rows take the turn of a group together, so that what `H` makes of their errors is one product
 /// of matrices. Two layers of 2,048 and 8,192 inputs took 636 seconds with a dot product for each row
 /// and choice, calibration included, and 296 with this and with sums in lanes.
-fn take_turns(choices: &[Vec<Choice>], hessian: &Hessian, group: usize) -> Vec<usize> {
-    let k = hessian.k();
-    let n_groups = k / group;
-    let n_rows = choices.len() / n_groups;
-    let whole = MatRef::from_row_major_slice(hessian.sum(), k, k);
+fn take_turns(choices: &[Vec<Choice>], hessian: &Hessian, parts: &[Part<'_>]) -> Vec<usize> {
+    let (k, n_groups) = (hessian.k(), parts.len());
+    let group = k / n_groups;
     let energies: Vec<Vec<f64>> =
-        (0..n_groups).map(|g| energies(choices, g, whole, group)).collect();
+        (0..n_groups).map(|g| energies(choices, g, hessian, group)).collect();
     let mut chosen = vec![0; choices.len()];
     let mut deltas: Vec<f32> =
         choices.iter().flat_map(|of_group| of_group[0].delta.iter().copied()).collect();
-    let mut products = vec![0.0_f32; n_rows * group];
+    let mut inputs = Activations::new(k, Forms::F32);
+    let mut products = Vec::new();
     for _ in 0..N_TURNS {
         let mut is_settled = true;
         for (g, energies) in energies.iter().enumerate() {
             let first = g * group;
-            let left = MatRef::from_row_major_slice(&deltas, n_rows, k);
-            let out = MatMut::from_row_major_slice_mut(&mut products, n_rows, group);
-            matmul(out, Accum::Replace, left, whole.subcols(first, group), 1.0_f32, Par::Seq);
+            hessian.cpu().write_rows(&deltas, &mut inputs);
+            parts[g].product(&inputs, &mut products);
             for (row, product) in products.chunks_exact(group).enumerate() {
                 let at = row * n_groups + g;
                 let (own, now) = (&choices[at], chosen[at]);
@@ -279,16 +296,15 @@ fn take_turns(choices: &[Vec<Choice>], hessian: &Hessian, group: usize) -> Vec<u
 }
 
 /// `a H b` of the errors of each pair of a group's choices, `[rows, N_EXACT, N_EXACT]`.
-fn energies(choices: &[Vec<Choice>], g: usize, hessian: MatRef<'_, f32>, group: usize) -> Vec<f64> {
-    let n_groups = hessian.nrows() / group;
+fn energies(choices: &[Vec<Choice>], g: usize, hessian: &Hessian, group: usize) -> Vec<f64> {
+    let n_groups = hessian.k() / group;
     let of_group = || choices.iter().skip(g).step_by(n_groups);
     let deltas: Vec<f32> = of_group().flatten().flat_map(|c| c.delta.iter().copied()).collect();
-    let n_deltas = deltas.len() / group;
-    let mut products = vec![0.0_f32; deltas.len()];
-    let left = MatRef::from_row_major_slice(&deltas, n_deltas, group);
-    let own = hessian.submatrix(g * group, g * group, group, group);
-    let out = MatMut::from_row_major_slice_mut(&mut products, n_deltas, group);
-    matmul(out, Accum::Replace, left, own, 1.0_f32, Par::Seq);
+    let mut inputs = Activations::new(group, Forms::F32);
+    hessian.cpu().write_rows(&deltas, &mut inputs);
+    let mut products = Vec::new();
+    Part::new(hessian, g * group, group, g * group..(g + 1) * group)
+        .product(&inputs, &mut products);
     let mut products = products.chunks_exact(group);
     let mut energies = vec![0.0; of_group().count() * N_EXACT * N_EXACT];
     for (own, energies) in of_group().zip(energies.chunks_exact_mut(N_EXACT * N_EXACT)) {

@@ -11,20 +11,19 @@
 //! So the upper factor of the inverse takes one factorization and one inverse of a triangle, and no
 //! inverse of `H`: half the work, and fewer roundings. No bit depends on the number of threads.
 
-use faer::linalg::matmul::matmul;
-use faer::linalg::solvers::Llt;
-use faer::linalg::triangular_solve::{
-    solve_lower_triangular_in_place, solve_upper_triangular_in_place,
-};
-use faer::{Accum, MatMut, MatRef, Par, Side};
+use ndarray::linalg::general_mat_mul;
+use ndarray::{ArrayView2, ArrayViewMut2, Axis};
 
 use super::SolveError;
+use super::matrices::{matrix, matrix_mut, part, part_mut};
 use super::threads::for_chunks;
 
 /// Columns that are factored at a time.
 const BLOCK: usize = 256;
 /// Rows that a thread takes at a time.
 const ROWS: usize = 64;
+/// Columns of a triangle that are solved at a time; all others are products of matrices.
+const COLUMNS: usize = 32;
 
 /// The upper triangle `U` of `H⁻¹ = Uᵀ U`, `[k, k]`; `None` where `H` is not positive definite.
 /// `entry` gives `H`, of which the lower half is asked.
@@ -43,19 +42,17 @@ pub(super) fn upper_of_inverse(
     if !factor(&mut turned, k, n_threads) {
         return None;
     }
-    let lower = MatRef::from_row_major_slice(&turned, k, k);
+    let lower = matrix(&turned, k);
     let mut upper = vec![0.0_f32; k * k];
     in_bands(&mut upper, k, n_threads, |first, rows| {
         // Rows of the inverse from `k - first - n` to `k - first`, which end at the diagonal.
         let n = rows.len() / k;
         let end = k - first;
-        let mut inverse = vec![0.0_f64; end * n];
-        let mut columns = MatMut::from_column_major_slice_mut(&mut inverse, end, n);
-        (0..n).for_each(|i| columns[(end - 1 - i, i)] = 1.0);
-        let triangle = lower.submatrix(0, 0, end, end).transpose();
-        solve_upper_triangular_in_place(triangle, columns.as_mut(), Par::Seq);
-        for (i, row) in rows.chunks_exact_mut(k).enumerate() {
-            (first + i..k).for_each(|j| row[j] = columns[(k - 1 - j, i)] as f32);
+        let mut inverse = vec![0.0_f64; n * end];
+        (0..n).for_each(|i| inverse[i * end + end - 1 - i] = 1.0);
+        divide_by_lower(matrix_mut(&mut inverse, end), part(lower, 0..end, 0..end));
+        for (row, inverse) in rows.chunks_exact_mut(k).zip(inverse.chunks_exact(end)) {
+            row[first..].iter_mut().zip(inverse.iter().rev()).for_each(|(u, x)| *u = *x as f32);
         }
     });
     let is_sound = upper.iter().all(|x| x.is_finite()) && (0..k).all(|i| upper[i * k + i] > 0.0);
@@ -64,50 +61,88 @@ pub(super) fn upper_of_inverse(
 
 /// Puts the lower factor of a matrix `[k, k]` in the place of its lower half; `false` where it has none.
 fn factor(a: &mut [f64], k: usize, n_threads: usize) -> bool {
-    let (mut below, mut turned) = (Vec::new(), Vec::new());
+    let mut below = Vec::new();
     for start in (0..k).step_by(BLOCK) {
         let end = k.min(start + BLOCK);
         let width = end - start;
-        let diagonal =
-            MatRef::from_row_major_slice(&*a, k, k).submatrix(start, start, width, width);
-        let Ok(diagonal) = Llt::new(diagonal, Side::Lower) else { return false };
-        for i in 0..width {
-            (0..=i).for_each(|j| a[(start + i) * k + start + j] = diagonal.L()[(i, j)]);
+        let (upper, rest) = a.split_at_mut(end * k);
+        let rows = &mut upper[start * k..];
+        if !factor_block(part_mut(matrix_mut(rows, k), 0..width, start..end)) {
+            return false;
         }
-        let (_, rest) = a.split_at_mut(end * k);
+        let diagonal = part(matrix(rows, k), 0..width, start..end);
         below.clear();
         below.resize((k - end) * width, 0.0_f64);
         in_bands(&mut below, width, n_threads, |first, rows| {
             for (i, row) in rows.chunks_exact_mut(width).enumerate() {
                 row.copy_from_slice(&rest[(first + i) * k + start..][..width]);
             }
-            let n = rows.len() / width;
-            let columns = MatMut::from_row_major_slice_mut(rows, n, width).transpose_mut();
-            solve_lower_triangular_in_place(diagonal.L(), columns, Par::Seq);
+            divide_by_transposed(matrix_mut(rows, width), diagonal);
         });
-        // Products are fast where both sides lie in the order in which they are read.
-        turned.clear();
-        turned.resize(below.len(), 0.0_f64);
-        in_bands(&mut turned, (k - end).max(1), n_threads, |first, rows| {
-            for (j, row) in rows.chunks_exact_mut(k - end).enumerate() {
-                let column = below[first + j..].iter().step_by(width);
-                row.iter_mut().zip(column).for_each(|(out, x)| *out = *x);
-            }
-        });
-        let left = MatRef::from_row_major_slice(&below, k - end, width);
-        let right = MatRef::from_row_major_slice(&turned, width, k - end);
+        let below = matrix(&below, width);
         in_bands(rest, k, n_threads, |first, rows| {
             let n = rows.len() / k;
-            for (i, row) in rows.chunks_exact_mut(k).enumerate() {
-                row[start..end].copy_from_slice(&below[(first + i) * width..][..width]);
-            }
-            let own = left.subrows(first, n);
-            let out = MatMut::from_row_major_slice_mut(rows, n, k).subcols_mut(end, first + n);
-            let others = right.subcols(0, first + n);
-            matmul(out, Accum::Add, own, others, -1.0, Par::Seq);
+            let (left, right) = matrix_mut(rows, k).split_at(Axis(1), end);
+            let own = part(below, first..first + n, 0..width);
+            part_mut(left, 0..n, start..end).assign(&own);
+            let others = part(below, 0..first + n, 0..width);
+            let mut right = part_mut(right, 0..n, 0..first + n);
+            general_mat_mul(-1.0, &own, &others.t(), 1.0, &mut right);
         });
     }
     true
+}
+
+/// Puts the lower factor of a small matrix in the place of its lower half; `false` where it has none.
+fn factor_block(mut a: ArrayViewMut2<'_, f64>) -> bool {
+    for j in 0..a.nrows() {
+        let (known, mut own) = a.view_mut().split_at(Axis(1), j);
+        let known = part(known.view(), j..own.nrows(), 0..j);
+        let products = known.dot(&known.row(0));
+        let mut column = own.column_mut(0);
+        column.iter_mut().skip(j).zip(&products).for_each(|(x, before)| *x -= before);
+        let square = column[j];
+        // Not above zero when it is NaN.
+        if !(square > 0.0 && square.is_finite()) {
+            return false;
+        }
+        column.iter_mut().skip(j).for_each(|x| *x /= square.sqrt());
+    }
+    true
+}
+
+/// `X L⁻ᵀ` in place of `X`, where `L` is lower: each row is solved from its first column to its last.
+fn divide_by_transposed(mut x: ArrayViewMut2<'_, f64>, l: ArrayView2<'_, f64>) {
+    for start in (0..l.nrows()).step_by(COLUMNS) {
+        let end = l.nrows().min(start + COLUMNS);
+        let (known, rest) = x.view_mut().split_at(Axis(1), start);
+        let mut own = rest.split_at(Axis(1), end - start).0;
+        let before = part(l, start..end, 0..start);
+        general_mat_mul(-1.0, &known, &before.t(), 1.0, &mut own);
+        for mut row in own.rows_mut() {
+            for j in start..end {
+                let before: f64 = (start..j).map(|i| row[i - start] * l[(j, i)]).sum();
+                row[j - start] = (row[j - start] - before) / l[(j, j)];
+            }
+        }
+    }
+}
+
+/// `X L⁻¹` in place of `X`, where `L` is lower: each row is solved from its last column to its first.
+fn divide_by_lower(mut x: ArrayViewMut2<'_, f64>, l: ArrayView2<'_, f64>) {
+    for start in (0..l.nrows()).step_by(COLUMNS).rev() {
+        let end = l.nrows().min(start + COLUMNS);
+        let (rest, known) = x.view_mut().split_at(Axis(1), end);
+        let mut own = rest.split_at(Axis(1), start).1;
+        let after = part(l, end..l.nrows(), start..end);
+        general_mat_mul(-1.0, &known, &after, 1.0, &mut own);
+        for mut row in own.rows_mut() {
+            for j in (start..end).rev() {
+                let after: f64 = (j + 1..end).map(|i| row[i - start] * l[(i, j)]).sum();
+                row[j - start] = (row[j - start] - after) / l[(j, j)];
+            }
+        }
+    }
 }
 
 /// Calls `work` with the first row and the rows of each band of a matrix with rows of `width`.

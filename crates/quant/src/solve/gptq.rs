@@ -24,11 +24,11 @@
 
 use std::ops::Range;
 
-use faer::linalg::matmul::matmul;
-use faer::{Accum, MatMut, MatRef, Par};
+use ndarray::linalg::general_mat_mul;
 
 use super::cholesky::upper_of_inverse;
 use super::grid::Step;
+use super::matrices::{matrix, matrix_mut, part};
 use super::threads::for_chunks;
 use super::{Grid, Hessian, Result, SolveError, Solved, Weights};
 
@@ -278,7 +278,7 @@ pub(super) fn in_blocks<R: AsMut<[f32]>>(
     mut round: impl FnMut(usize, &mut R, Range<usize>, &mut [f32]) -> Result<()>,
 ) -> Result<()> {
     let k = factor.k;
-    let upper = MatRef::from_row_major_slice(&factor.upper, k, k);
+    let upper = matrix(&factor.upper, k);
     let mut errors = vec![0.0_f32; rows.len() * BLOCK];
     let mut later = Vec::new();
     for start in (0..k).step_by(BLOCK) {
@@ -292,11 +292,9 @@ pub(super) fn in_blocks<R: AsMut<[f32]>>(
         }
         later.clear();
         later.resize(rows.len() * n_later, 0.0_f32);
-        let out = MatMut::from_row_major_slice_mut(&mut later, rows.len(), n_later);
-        let errors = &errors[..rows.len() * width];
-        let left = MatRef::from_row_major_slice(errors, rows.len(), width);
-        let right = upper.submatrix(start, end, width, n_later);
-        matmul(out, Accum::Replace, left, right, 1.0_f32, Par::Seq);
+        let errors = matrix(&errors[..rows.len() * width], width);
+        let right = part(upper, start..end, end..k);
+        general_mat_mul(1.0, &errors, &right, 0.0, &mut matrix_mut(&mut later, n_later));
         for (row, updates) in rows.iter_mut().zip(later.chunks_exact(n_later)) {
             row.as_mut()[end..].iter_mut().zip(updates).for_each(|(w, update)| *w -= update);
         }

@@ -4,12 +4,14 @@
 //! The error of a layer's output is exactly `Σ (Δw) H (Δw)ᵀ` over its rows, so nothing else of the
 //! activations has to be kept: `k²` numbers in place of all rows.
 
-use faer::linalg::matmul::matmul;
-use faer::{Accum, MatMut, MatRef, Par};
+use std::ops::Range;
+
 use half::bf16;
+use ndarray::linalg::general_mat_mul;
 use pelton_kernels::{Activations, Cpu, Forms, MatmulOutput, PackedMatrix, WeightLayout};
 
 use super::grid::in_lanes;
+use super::matrices::{matrix, matrix_mut};
 use super::threads::for_chunks;
 use super::{Result, SolveError};
 
@@ -138,6 +140,11 @@ impl Hessian {
         self.n_rows
     }
 
+    /// Kernels, and a team of one.
+    pub(super) fn cpu(&self) -> &Cpu {
+        &self.cpu
+    }
+
     /// Threads that compute with it.
     pub(super) fn n_threads(&self) -> usize {
         self.n_threads
@@ -177,12 +184,10 @@ impl Hessian {
 
     /// `δ H` of some rows `[rows, k]`.
     pub(super) fn product(&self, rows: &[f32]) -> Vec<f32> {
-        let (k, n) = (self.k, rows.len() / self.k);
+        let k = self.k;
         let mut product = vec![0.0_f32; rows.len()];
-        let out = MatMut::from_row_major_slice_mut(&mut product, n, k);
-        let left = MatRef::from_row_major_slice(rows, n, k);
-        let hessian = MatRef::from_row_major_slice(&self.sum, k, k);
-        matmul(out, Accum::Replace, left, hessian, 1.0_f32, Par::Seq);
+        let out = &mut matrix_mut(&mut product, k);
+        general_mat_mul(1.0, &matrix(rows, k), &matrix(&self.sum, k), 0.0, out);
         product
     }
 
@@ -222,20 +227,64 @@ impl Hessian {
     ///
     /// When these are no whole rows.
     pub fn energy(&self, weights: &[f32]) -> f64 {
-        const ROWS: usize = 64;
+        /// Most rows at a time, which bounds memory.
+        const ROWS: usize = 2048;
         let k = self.k;
         assert!(weights.len().is_multiple_of(k), "whole rows");
-        let mut sums = vec![0.0_f64; (weights.len() / k).div_ceil(ROWS)];
-        let chunks = for_chunks(&mut sums, 1, self.n_threads, |chunk, sum| {
-            let from = chunk * ROWS * k;
-            let rows = &weights[from..weights.len().min(from + ROWS * k)];
-            let product = self.product(rows);
-            let pairs = rows.chunks_exact(k).zip(product.chunks_exact(k));
-            sum[0] = pairs.map(|(row, product)| in_lanes(row, product, |w, p| w * p)).sum();
-            Ok::<(), SolveError>(())
-        });
-        chunks.expect("invariant: nothing here fails");
-        sums.iter().sum()
+        let mut energy = 0.0;
+        for rows in weights.chunks(ROWS * k) {
+            let mut inputs = Activations::new(k, Forms::F32);
+            self.cpu.write_rows(rows, &mut inputs);
+            let mut sums = vec![0.0_f64; k.div_ceil(BLOCK)];
+            let blocks = for_chunks(&mut sums, 1, self.n_threads, |block, sum| {
+                let part = Part::new(self, block * BLOCK, BLOCK.min(k - block * BLOCK), 0..k);
+                let (own, mut product) = (part.first..part.first + part.n(), Vec::new());
+                part.product(&inputs, &mut product);
+                let pairs = rows.chunks_exact(k).zip(product.chunks_exact(part.n()));
+                let of_row = |(row, product): (&[f32], &[f32])| {
+                    in_lanes(&row[own.clone()], product, |w, p| w * p)
+                };
+                sum[0] = pairs.map(of_row).sum();
+                Ok::<(), SolveError>(())
+            });
+            blocks.expect("invariant: nothing here fails");
+            energy += sums.iter().sum::<f64>();
+        }
+        energy
+    }
+}
+
+/// Some columns of `H`, packed for products with rows of errors.
+pub(super) struct Part<'a> {
+    first: usize,
+    weights: PackedMatrix,
+    cpu: &'a Cpu,
+}
+
+impl<'a> Part<'a> {
+    /// The `n` columns from `first`, of the rows `inputs`.
+    pub(super) fn new(hessian: &'a Hessian, first: usize, n: usize, inputs: Range<usize>) -> Self {
+        let cpu = &hessian.cpu;
+        // `H` is symmetric: its columns are its rows.
+        let weights =
+            PackedMatrix::pack_with(cpu, WeightLayout::F32, n, inputs.len(), &|column, out| {
+                let row = hessian.row(first + column);
+                write_le(&row[inputs.clone()], out, f32::to_le_bytes);
+            });
+        Self { first, weights, cpu }
+    }
+
+    /// Columns.
+    fn n(&self) -> usize {
+        self.weights.n()
+    }
+
+    /// `δ H` of rows of the part's inputs, `[rows, n]`, in place of what `out` holds.
+    pub(super) fn product(&self, rows: &Activations, out: &mut Vec<f32>) {
+        out.clear();
+        out.resize(rows.n_rows() * self.n(), 0.0);
+        let data = MatmulOutput { data: out, stride: self.n(), offset: 0 };
+        self.cpu.matmul(&self.weights, rows, data);
     }
 }
 

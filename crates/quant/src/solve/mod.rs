@@ -28,6 +28,7 @@ mod grid;
 mod hessian;
 pub mod hqq;
 pub mod int8;
+mod matrices;
 pub mod nf4;
 pub mod quip;
 pub mod rtn;
