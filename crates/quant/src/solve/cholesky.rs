@@ -15,7 +15,7 @@ use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayViewMut2, Axis};
 
 use super::SolveError;
-use super::matrices::{matrix, matrix_mut, part, part_mut};
+use super::matrices::{matrix, matrix_mut, part};
 use super::threads::for_chunks;
 
 /// Columns that are factored at a time.
@@ -67,7 +67,8 @@ fn factor(a: &mut [f64], k: usize, n_threads: usize) -> bool {
         let width = end - start;
         let (upper, rest) = a.split_at_mut(end * k);
         let rows = &mut upper[start * k..];
-        if !factor_block(part_mut(matrix_mut(rows, k), 0..width, start..end)) {
+        let (before, _) = matrix_mut(rows, k).split_at(Axis(1), end);
+        if !factor_block(before.split_at(Axis(1), start).1) {
             return false;
         }
         let diagonal = part(matrix(rows, k), 0..width, start..end);
@@ -84,9 +85,9 @@ fn factor(a: &mut [f64], k: usize, n_threads: usize) -> bool {
             let n = rows.len() / k;
             let (left, right) = matrix_mut(rows, k).split_at(Axis(1), end);
             let own = part(below, first..first + n, 0..width);
-            part_mut(left, 0..n, start..end).assign(&own);
+            left.split_at(Axis(1), start).1.assign(&own);
             let others = part(below, 0..first + n, 0..width);
-            let mut right = part_mut(right, 0..n, 0..first + n);
+            let mut right = right.split_at(Axis(1), first + n).0;
             general_mat_mul(-1.0, &own, &others.t(), 1.0, &mut right);
         });
     }

@@ -40,17 +40,3 @@ pub(super) fn part<T>(
     let rows = whole.split_at(Axis(0), rows.end).0.split_at(Axis(0), rows.start).1;
     rows.split_at(Axis(1), columns.end).0.split_at(Axis(1), columns.start).1
 }
-
-/// The same, to write into.
-///
-/// # Panics
-///
-/// When the matrix has fewer.
-pub(super) fn part_mut<T>(
-    whole: ArrayViewMut2<'_, T>,
-    rows: Range<usize>,
-    columns: Range<usize>,
-) -> ArrayViewMut2<'_, T> {
-    let rows = whole.split_at(Axis(0), rows.end).0.split_at(Axis(0), rows.start).1;
-    rows.split_at(Axis(1), columns.end).0.split_at(Axis(1), columns.start).1
-}
