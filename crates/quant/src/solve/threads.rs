@@ -24,14 +24,20 @@ pub(super) fn for_chunks<T: Send, E: Send>(
             }
         }
     };
+    on_threads(n_threads, &work);
+    let first = first_error.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    first.map_or(Ok(()), |(_, error)| Err(error))
+}
+
+/// Runs `work` on `n_threads` threads. It is not generic, because the compiler would make the threads
+/// anew for each closure.
+fn on_threads(n_threads: usize, work: &(dyn Fn() + Sync)) {
     std::thread::scope(|scope| {
         for _ in 1..n_threads {
             scope.spawn(work);
         }
         work();
     });
-    let first = first_error.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    first.map_or(Ok(()), |(_, error)| Err(error))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

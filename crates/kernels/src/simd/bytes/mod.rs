@@ -69,6 +69,25 @@ impl Block {
         }
     }
 
+    /// The same block, whose bytes the compiler reads once more instead of keeping them in registers.
+    #[inline(always)]
+    pub(crate) fn again(self) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        let from = {
+            let mut from = self.0;
+            // SAFETY: no instruction.
+            unsafe {
+                std::arch::asm!(
+                    "/* {0} */", inout(reg) from, options(readonly, nostack, preserves_flags)
+                );
+            }
+            from
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let from = self.0;
+        Self(from)
+    }
+
     /// `N` bytes at `offset`.
     ///
     /// # Safety

@@ -19,6 +19,10 @@
 //! the weights of all quads on the stack (116 accesses for 64 products); [`Dot::pin`] holds it to
 //! the order in which the loop is written.
 //!
+//! AVX-VNNI has no pins. From two rows on it reads the bytes of nibbles for the low ones and again for
+//! the high ones ([`Dot::READS_AGAIN`]), which leaves 8 registers free (at 3 rows on a Granite Rapids:
+//! IQ4_NL 12 ns per group of a panel in place of 15). At one row that takes up to 30 % longer.
+//!
 //! Tried and dropped (GOP/s of one thread of a Zen 4 for Q8G32 at M = 8, 131 as it is): no pins (77,
 //! and Q4G32 180 instead of 232); an empty `asm!` that only orders loads (98, Q4G32 93); both sides
 //! widened to 16 bits, without the signs (108). Considered and not taken: `w ^ 0x80` as the unsigned
@@ -79,6 +83,8 @@ impl Dot<Avx2> for Maddubs {
     type I = Sums;
     type Part = Sums;
     const OFFSET: i32 = 0;
+    const HAS_PARTS: bool = true;
+    const HAS_PINS: bool = true;
 
     #[inline(always)]
     fn splat(self, s: Avx2, x: i32) -> Sums {
@@ -124,10 +130,6 @@ impl Dot<Avx2> for Maddubs {
     fn pin_part(self, _: Avx2, part: Sums) -> Sums {
         // SAFETY: `Avx2` proves that the registers are there.
         unsafe { pin(part) }
-    }
-
-    fn pairs_of_a_part(most: i32) -> usize {
-        super::pairs_in_16_bits(most)
     }
 
     #[inline(always)]
@@ -183,6 +185,7 @@ macro_rules! vnni {
             type Part = ();
             /// As on AVX-512: one side is unsigned.
             const OFFSET: i32 = 128;
+            const READS_AGAIN: bool = true;
 
             #[inline(always)]
             fn splat(self, s: Avx2, x: i32) -> Sums {

@@ -67,6 +67,7 @@ impl Dot<Avx512> for Maddubs {
     type I = __m512i;
     type Part = __m512i;
     const OFFSET: i32 = 0;
+    const HAS_PARTS: bool = true;
 
     #[inline(always)]
     fn splat(self, _: Avx512, x: i32) -> __m512i {
@@ -99,10 +100,6 @@ impl Dot<Avx512> for Maddubs {
             _mm512_maddubs_epi16(_mm512_abs_epi8(w), x)
         };
         self.add_part(s, sum, product)
-    }
-
-    fn pairs_of_a_part(most: i32) -> usize {
-        super::pairs_in_16_bits(most)
     }
 
     #[inline(always)]

@@ -41,9 +41,12 @@
 //! more than 8 rows need several (a 0.5B model in Q8_0 decodes batches of 16 to 40 by 3 to 6 % faster,
 //! and one row 4 % slower, because the loop gets longer).
 //!
-//! Two thirds of the code that the compiler makes of this crate are `micro` (704 functions). Plain
-//! loops over the rows instead of iterators saved 6 % of its time, and rows written out by a macro
-//! cost 30 % more; neither was kept. Unpacking 8 groups of a panel to memory once for all rows, then
+//! Half of the code that the compiler makes of this crate are the 704 functions of `micro`, so `micro`
+//! is written for it: what a layout leaves out depends on constants of a type ([`Loop`]), which the
+//! compiler knows before it optimizes anything, and loops over rows are plain ones (`each_row`). Local
+//! constants and iterators took 91 s in place of 71 s for the crate; the constants alone 82 s. Rows
+//! written out by a macro cost 30 % more, quads written out 5 %, and made signed weights 30 % slower on
+//! AVX-512 without VNNI. Unpacking 8 groups of a panel to memory once for all rows, then
 //! multiplying bytes with 3 rows and more (one loop for all layouts instead of one each) saved 20 % of
 //! the crate's time and took 10 to 40 % longer at 3 to 8 rows (Q4K at M = 8 on `vpdpbusd`, weights in
 //! cache: 32 in place of 25 ns per group); only layouts that take long to unpack gained, from 5 rows on
@@ -72,6 +75,8 @@ pub(super) use shells::{avx2, avx512, avx512vnni, avxvnni};
 #[cfg(target_arch = "x86_64")]
 pub(super) use tiles::kernel as tiles;
 
+use std::marker::PhantomData;
+
 use super::Tile;
 use crate::layout::GROUP;
 use crate::layout::PANEL;
@@ -90,6 +95,14 @@ pub(crate) trait Dot<S: Bytes>: Copy {
     type I: Copy;
     /// Offset that signed weights still contain after [`signed`](Self::signed).
     const OFFSET: i32;
+    /// Whether products with unsigned weights are added up in a [`Part`](Self::Part) before they enter
+    /// a sum.
+    const HAS_PARTS: bool = false;
+    /// Whether [`pin`](Self::pin) and [`pin_part`](Self::pin_part) do anything.
+    const HAS_PINS: bool = false;
+    /// Whether bytes that hold the weights of several pairs of quads are read for each of these pairs,
+    /// because there are too few registers to keep them.
+    const READS_AGAIN: bool = false;
 
     /// All sums equal to `x`.
     fn splat(self, s: S, x: i32) -> Self::I;
@@ -106,13 +119,6 @@ pub(crate) trait Dot<S: Bytes>: Copy {
     fn pin(self, s: S, sum: Self::I) -> Self::I {
         let _ = s;
         sum
-    }
-
-    /// Pairs of quads whose products with unsigned weights of at most `most` are added up in a
-    /// [`Part`](Self::Part) before they enter a sum; 0 where every product enters at once.
-    fn pairs_of_a_part(most: i32) -> usize {
-        let _ = most;
-        0
     }
 
     /// Thirty-two sums of 16 bits, two for each output.
@@ -141,8 +147,63 @@ pub(crate) const MOST_INPUTS: usize = (1 << 31) / (128 * 127) - 1;
 
 /// Pairs of quads whose products fit into 16 bits: each adds four products of a weight of at most
 /// `most` with an activation of at most 127.
-fn pairs_in_16_bits(most: i32) -> usize {
-    (i32::from(i16::MAX) / (4 * 127 * most)) as usize
+const fn pairs_in_16_bits(most: i32) -> usize {
+    (i16::MAX as i32 / (4 * 127 * most)) as usize
+}
+
+/// Constants of the loop over one layout with one way to multiply. The compiler leaves out a branch
+/// that depends on constants of a type before it optimizes the rest.
+struct Loop<S, D, L>(PhantomData<(S, D, L)>);
+
+impl<S: Bytes, D: Dot<S>, L: IntLayout> Loop<S, D, L> {
+    const IS_SIGNED: bool = matches!(L::RANGE, Range::Signed);
+    /// What is subtracted from each weight.
+    const ZERO: i32 = match L::RANGE {
+        Range::Signed => D::OFFSET,
+        Range::Unsigned { zero, .. } => zero,
+    };
+    /// Pairs of quads that have the same scale.
+    const PAIRS: usize = if L::SPLIT { 2 } else { 4 };
+    /// Pairs of quads whose products are a part of the sum; 0 where every product enters it at once.
+    const PART_PAIRS: usize = match L::RANGE {
+        Range::Unsigned { most, .. } if D::HAS_PARTS => {
+            let pairs = pairs_in_16_bits(most);
+            if pairs < Self::PAIRS { pairs } else { Self::PAIRS }
+        }
+        _ => 0,
+    };
+    const HAS_PARTS: bool = Self::PART_PAIRS > 0;
+    /// Whether groups of 32 can share a scale of the activations; their sum goes on through all of
+    /// them.
+    const IS_WIDE: bool = L::SCALE_LEN > GROUP;
+
+    /// Whether a sum begins with the products of this pair.
+    const fn begins(pair: usize) -> bool {
+        let part = if Self::HAS_PARTS { Self::PART_PAIRS } else { 1 };
+        pair % Self::PAIRS + 1 == part
+    }
+
+    /// Whether a part of the sum ends with the products of this pair.
+    const fn ends_part(pair: usize) -> bool {
+        Self::HAS_PARTS && (pair % Self::PAIRS + 1).is_multiple_of(Self::PART_PAIRS)
+    }
+
+    /// Whether a sum ends with the products of this pair.
+    const fn ends(pair: usize) -> bool {
+        pair % Self::PAIRS + 1 == Self::PAIRS
+    }
+}
+
+/// Runs the body for each of `MR` rows. Iterators are functions that the compiler has to see through
+/// first, in each of the functions made of [`micro`].
+macro_rules! each_row {
+    ($mr:ident => $body:expr) => {
+        let mut $mr = 0;
+        while $mr < MR {
+            $body;
+            $mr += 1;
+        }
+    };
 }
 
 /// The sum of the activations of a group, or of half of it where scales belong to halves.
@@ -164,21 +225,9 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
     panel: usize,
 ) {
     let n_groups = tile.x.n_groups;
-    let groups_per_block = L::LEN / GROUP;
-    let group_bytes = L::BLOCK_BYTES / groups_per_block;
-    let is_signed = matches!(L::RANGE, Range::Signed);
-    let zero = match L::RANGE {
-        Range::Signed => D::OFFSET,
-        Range::Unsigned { zero, .. } => zero,
-    };
-    // Scales end parts, too.
-    let part_pairs = match L::RANGE {
-        Range::Signed => 0,
-        Range::Unsigned { most, .. } => D::pairs_of_a_part(most).min(if L::SPLIT { 2 } else { 4 }),
-    };
-    // Groups of 32 that share a scale of the activations; their sum goes on through all of them.
-    let is_wide = L::SCALE_LEN > GROUP;
-    let per_scale = if is_wide { tile.x.group / GROUP } else { 1 };
+    let groups_per_block = const { L::LEN / GROUP };
+    let group_bytes = const { L::BLOCK_BYTES / (L::LEN / GROUP) };
+    let per_scale = if Loop::<S, D, L>::IS_WIDE { tile.x.group / GROUP } else { 1 };
     let (mut behind, mut scale_idx) = (0, 0);
     let mut isum = [d.splat(s, 0); MR];
     let mut acc = [s.splat(0.0); MR];
@@ -194,71 +243,81 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
             let head = L::head(s, block);
             for in_block in 0..groups_per_block {
                 let group = block_idx * groups_per_block + in_block;
-                let begins = !is_wide || behind == 0;
-                let ends = !is_wide || behind + 1 == per_scale || group + 1 == tile.k / GROUP;
-                let at_scale = if is_wide { scale_idx } else { group };
+                let (mut begins, mut ends, mut at_scale) = (true, true, group);
+                if Loop::<S, D, L>::IS_WIDE {
+                    begins = behind == 0;
+                    ends = behind + 1 == per_scale || group + 1 == tile.k / GROUP;
+                    at_scale = scale_idx;
+                }
                 for line in 0..group_bytes.div_ceil(64) {
                     block.prefetch(in_block * group_bytes + line * 64 + PREFETCH);
                 }
                 let mut part = [d.no_part(s); MR];
                 macro_rules! pair {
                     ($pair:literal) => {
-                        let in_scale = if L::SPLIT { $pair % 2 } else { $pair };
                         // A sum that begins with its first part takes no register until then.
-                        if begins && in_scale + 1 == part_pairs.max(1) {
-                            for (mr, isum) in isum.iter_mut().enumerate() {
+                        if const { Loop::<S, D, L>::begins($pair) } && begins {
+                            each_row!(mr => {
                                 let sums = *sums.add(mr * n_groups + at_scale);
                                 let sum = sum_of::<L>(sums, $pair / 2);
-                                *isum = d.splat(s, -zero * sum);
-                            }
+                                isum[mr] = d.splat(s, -Loop::<S, D, L>::ZERO * sum);
+                            });
+                        }
+                        let mut block = block;
+                        if const { D::READS_AGAIN && MR > 1 } {
+                            block = block.again();
                         }
                         let mut w = L::weights(s, block, in_block, $pair);
-                        if is_signed {
+                        if Loop::<S, D, L>::IS_SIGNED {
                             w = [d.signed(s, w[0]), d.signed(s, w[1])];
                         }
-                        for (quad, w) in w.into_iter().enumerate() {
-                            for mr in 0..MR {
-                                let at = mr * tile.x.stride + group * GROUP + $pair * 8 + quad * 4;
-                                let x = &*x.add(at).cast::<[i8; 4]>();
-                                if part_pairs > 0 {
+                        let mut quad = 0;
+                        while quad < 2 {
+                            let w = w[quad];
+                            let x = x.add(group * GROUP + $pair * 8 + quad * 4);
+                            each_row!(mr => {
+                                let x = &*x.add(mr * tile.x.stride).cast::<[i8; 4]>();
+                                if Loop::<S, D, L>::HAS_PARTS {
                                     part[mr] = d.dot_part(s, part[mr], w, x);
-                                } else if is_signed {
+                                } else if Loop::<S, D, L>::IS_SIGNED {
                                     isum[mr] = d.dot::<true>(s, isum[mr], w, x);
                                 } else {
                                     isum[mr] = d.dot::<false>(s, isum[mr], w, x);
                                 }
+                            });
+                            if D::HAS_PINS {
+                                each_row!(mr => {
+                                    if Loop::<S, D, L>::HAS_PARTS {
+                                        part[mr] = d.pin_part(s, part[mr]);
+                                    } else {
+                                        isum[mr] = d.pin(s, isum[mr]);
+                                    }
+                                });
                             }
-                            for (isum, part) in isum.iter_mut().zip(&mut part) {
-                                if part_pairs > 0 {
-                                    *part = d.pin_part(s, *part);
-                                } else {
-                                    *isum = d.pin(s, *isum);
-                                }
-                            }
+                            quad += 1;
                         }
-                        if part_pairs > 0 && (in_scale + 1).is_multiple_of(part_pairs) {
-                            for (isum, part) in isum.iter_mut().zip(&mut part) {
-                                *isum = d.add_part(s, *isum, *part);
-                                *part = d.no_part(s);
-                            }
+                        if const { Loop::<S, D, L>::ends_part($pair) } {
+                            each_row!(mr => {
+                                isum[mr] = d.add_part(s, isum[mr], part[mr]);
+                                part[mr] = d.no_part(s);
+                            });
                         }
-                        if ends && ($pair == 3 || (L::SPLIT && $pair == 1)) {
+                        if const { Loop::<S, D, L>::ends($pair) } && ends {
                             let sw = L::scale(s, &head, block, in_block, $pair / 2);
-                            let bias = if L::BIAS {
-                                L::bias(s, &head, block, in_block, $pair / 2)
-                            } else {
-                                s.splat(0.0)
-                            };
-                            for (mr, (acc, isum)) in acc.iter_mut().zip(&isum).enumerate() {
+                            let mut bias = s.splat(0.0);
+                            if L::BIAS {
+                                bias = L::bias(s, &head, block, in_block, $pair / 2);
+                            }
+                            each_row!(mr => {
                                 let sx = *scales.add(mr * n_groups + at_scale);
                                 let scale = s.mul(s.splat(sx), sw);
-                                *acc = s.fma(d.to_float(s, *isum), scale, *acc);
+                                acc[mr] = s.fma(d.to_float(s, isum[mr]), scale, acc[mr]);
                                 if L::BIAS {
                                     let sums = *sums.add(mr * n_groups + at_scale);
                                     let sum = sx * sum_of::<L>(sums, $pair / 2) as f32;
-                                    *acc = s.fma(s.splat(sum), bias, *acc);
+                                    acc[mr] = s.fma(s.splat(sum), bias, acc[mr]);
                                 }
-                            }
+                            });
                         }
                     };
                 }
@@ -267,22 +326,22 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
                 pair!(1);
                 pair!(2);
                 pair!(3);
-                if is_wide {
+                if Loop::<S, D, L>::IS_WIDE {
                     (behind, scale_idx) =
                         if ends { (0, scale_idx + 1) } else { (behind + 1, scale_idx) };
                 }
             }
         }
-        for (mr, acc) in acc.into_iter().enumerate() {
+        let scales = Block::new(start);
+        each_row!(mr => {
             let mut values = [0.0; PANEL];
-            let scales = Block::new(start);
-            let acc = match (L::ROW_SCALE, L::ROW_DIVIDES) {
-                (false, _) => acc,
-                (true, false) => s.mul(acc, s.floats(scales.at(0))),
-                (true, true) => s.div(acc, s.floats(scales.at(0))),
+            let y = match (L::ROW_SCALE, L::ROW_DIVIDES) {
+                (false, _) => acc[mr],
+                (true, false) => s.mul(acc[mr], s.floats(scales.at(0))),
+                (true, true) => s.div(acc[mr], s.floats(scales.at(0))),
             };
-            s.store(acc, &mut values);
+            s.store(y, &mut values);
             tile.y.store(row + mr, panel, &values);
-        }
+        });
     }
 }
