@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 
 use crate::hints;
 
+/// Most characters of a message, and of a hint, that are printed.
+const MOST_ERROR_CHARS: usize = 2000;
+
 /// The user gave something that cannot be used.
 const BAD_INPUT: u8 = 2;
 /// Something broke that the user could not have prevented.
@@ -111,9 +114,9 @@ impl Failure {
 
     /// The line on stderr, newline included.
     pub(crate) fn line(&self) -> Option<String> {
-        let mut line = format!("error: {}", one_line(self.message.as_deref()?));
+        let mut line = format!("error: {}", shortened(one_line(self.message.as_deref()?)));
         if let Some(hint) = &self.hint {
-            let _ = write!(line, " (hint: {})", one_line(hint));
+            let _ = write!(line, " (hint: {})", shortened(one_line(hint)));
         }
         line.push('\n');
         Some(line)
@@ -125,6 +128,19 @@ impl<E: Error + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
         hints::explained(&error)
     }
+}
+
+/// The text without its middle where it is longer than [`MOST_ERROR_CHARS`]: a mistyped argument can
+/// be as long as a prompt, and what is wrong with it stands before or after it.
+fn shortened(text: String) -> String {
+    const END: usize = 200;
+    let n_chars = text.chars().count();
+    if n_chars <= MOST_ERROR_CHARS {
+        return text;
+    }
+    let start: String = text.chars().take(MOST_ERROR_CHARS - END).collect();
+    let end: String = text.chars().skip(n_chars - END).collect();
+    format!("{start} [{} characters] {end}", n_chars - MOST_ERROR_CHARS)
 }
 
 /// Joins lines with single spaces and shows other control characters as escapes, so that text
@@ -157,6 +173,19 @@ mod tests {
             failure.line().expect("a line"),
             "error: bad tensor\\u{1b}[2J name (hint: look again)\n"
         );
+    }
+
+    #[test]
+    fn a_long_message_is_shown_without_its_middle() {
+        let word = "ä".repeat(3 * MOST_ERROR_CHARS);
+        let failure = Failure::new(format!("unexpected argument `{word}`")).hint("quote it");
+        let line = failure.line().expect("a line");
+        assert!(line.starts_with("error: unexpected argument `ää"), "{line}");
+        assert!(line.ends_with("ää` (hint: quote it)\n"), "{line}");
+        assert!(line.contains(" [4022 characters] "), "{line}");
+        let whole = "x".repeat(MOST_ERROR_CHARS);
+        let line = Failure::new(whole.clone()).line().expect("a line");
+        assert_eq!(line, format!("error: {whole}\n"));
     }
 
     #[test]
