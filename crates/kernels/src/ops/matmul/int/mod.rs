@@ -157,7 +157,7 @@ struct Loop<S, D, L>(PhantomData<(S, D, L)>);
 
 impl<S: Bytes, D: Dot<S>, L: IntLayout> Loop<S, D, L> {
     const IS_SIGNED: bool = matches!(L::RANGE, Range::Signed);
-    /// What is subtracted from each weight.
+    /// The number that is subtracted from each weight.
     const ZERO: i32 = match L::RANGE {
         Range::Signed => D::OFFSET,
         Range::Unsigned { zero, .. } => zero,
