@@ -140,7 +140,7 @@ fn shortened(text: String) -> String {
     }
     let start: String = text.chars().take(MOST_ERROR_CHARS - END).collect();
     let end: String = text.chars().skip(n_chars - END).collect();
-    format!("{start} [{} characters] {end}", n_chars - MOST_ERROR_CHARS)
+    format!("{start} [{} characters left out] {end}", n_chars - MOST_ERROR_CHARS)
 }
 
 /// Joins lines with single spaces and shows other control characters as escapes, so that text
@@ -182,7 +182,7 @@ mod tests {
         let line = failure.line().expect("a line");
         assert!(line.starts_with("error: unexpected argument `ää"), "{line}");
         assert!(line.ends_with("ää` (hint: quote it)\n"), "{line}");
-        assert!(line.contains(" [4022 characters] "), "{line}");
+        assert!(line.contains(" [4022 characters left out] "), "{line}");
         let whole = "x".repeat(MOST_ERROR_CHARS);
         let line = Failure::new(whole.clone()).line().expect("a line");
         assert_eq!(line, format!("error: {whole}\n"));

@@ -275,3 +275,16 @@ fn every_typical_mistake_has_the_answer_in_the_file() {
     }
     assert_eq!(text, expected, "UPDATE_MISTAKES=1 writes the file anew");
 }
+
+#[test]
+fn a_word_of_100_kb_is_not_repeated_whole() {
+    let folder = workplace();
+    let word = "x".repeat(100_000);
+    for line in ["pelton WORD", "pelton run --WORD", "pelton run a WORD", "pelton run -m WORD a"] {
+        let answer = answer(&line.replace("WORD", &word), folder.path(), "PORT");
+        let start: String = answer.chars().take(100).collect();
+        assert!(answer.starts_with("error: ") && answer.lines().count() == 1, "{line}: {start}");
+        assert!(answer.len() < 5000, "{line}: {} bytes", answer.len());
+        assert!(answer.contains(" characters left out] "), "{line}: {start}");
+    }
+}

@@ -19,9 +19,10 @@
 //! the weights of all quads on the stack (116 accesses for 64 products); [`Dot::pin`] holds it to
 //! the order in which the loop is written.
 //!
-//! AVX-VNNI has no pins. From two rows on it reads the bytes of nibbles for the low ones and again for
-//! the high ones ([`Dot::READS_AGAIN`]), which leaves 8 registers free (at 3 rows on a Granite Rapids:
-//! IQ4_NL 12 ns per group of a panel in place of 15). At one row that takes up to 30 % longer.
+//! AVX-VNNI has no pins. From two rows on it reads bytes that hold two nibbles once for the low nibble
+//! and once more for the high one ([`Dot::READS_AGAIN`]), which leaves 8 registers free (at 3 rows on a
+//! Granite Rapids: IQ4_NL 12 ns per group of a panel in place of 15). At one row, where reading twice
+//! takes up to 30 % longer, it keeps them.
 //!
 //! Tried and dropped (GOP/s of one thread of a Zen 4 for Q8G32 at M = 8, 131 as it is): no pins (77,
 //! and Q4G32 180 instead of 232); an empty `asm!` that only orders loads (98, Q4G32 93); both sides
