@@ -237,3 +237,28 @@ impl std::fmt::Display for Refusal {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::KvWindows;
+    use pelton_base::Reach;
+
+    #[test]
+    fn where_all_layers_have_windows_the_pool_does_not_bound_the_context() {
+        let windows = KvWindows { reach: Reach::Last(32), n_blocks: 2, is_all: true };
+        let config = SchedulerConfig {
+            max_context: 4096,
+            windows: Some(windows),
+            ..SchedulerConfig::new(10, 16)
+        };
+        assert_eq!(config.n_token_blocks(), 4096 / 16 + 1, "one sequence as long as can be");
+        let larger = SchedulerConfig { n_blocks: 100, ..config };
+        assert_eq!(larger.n_token_blocks(), 16 * 100, "sixteen times the pool");
+        let unbounded = SchedulerConfig { max_context: usize::MAX, ..larger };
+        assert_eq!(unbounded.n_token_blocks(), (1 << 20) + 1, "and not without a bound");
+        let some = unbounded.windows.map(|windows| KvWindows { is_all: false, ..windows });
+        let mixed = SchedulerConfig { windows: some, ..SchedulerConfig::new(100, 16) };
+        assert_eq!(mixed.n_token_blocks(), 100, "other layers keep all tokens in the pool");
+    }
+}

@@ -154,3 +154,39 @@ pub(crate) fn terms<'a>(
     let idx = if idx < config.choices.tenants.len() { idx } else { 0 };
     (idx, &config.choices.tenants[idx])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Choices, PolicyKind};
+
+    #[test]
+    fn a_request_waits_for_those_that_its_policy_ranks_before_it() {
+        let choices = Choices { policy: PolicyKind::Priority, ..Choices::default() };
+        let config = SchedulerConfig { choices, ..SchedulerConfig::new(100, 16) };
+        let cost = StepCost { token_ps: 1_000_000, ..StepCost::default() };
+        let mut outlook = Outlook { cost, n_places: 100, ..Outlook::default() };
+        let with = |priority| ServiceParams { priority, ..ServiceParams::default() };
+        for (priority, n_prompt) in [(10, 100), (30, 400), (20, 200)] {
+            outlook.add(n_prompt, &with(priority), &config);
+        }
+        for (priority, n_before) in [(5, 0), (15, 100), (25, 300), (35, 700)] {
+            let expected = outlook.expected_ttft(10, &with(priority), &config);
+            let microseconds = n_before + 10;
+            assert_eq!(expected, Some(Duration::from_micros(microseconds)), "{priority}");
+        }
+    }
+
+    #[test]
+    fn the_list_of_urgent_prompts_stays_short() {
+        let choices = Choices { policy: PolicyKind::Priority, ..Choices::default() };
+        let config = SchedulerConfig { choices, ..SchedulerConfig::new(100, 16) };
+        let mut outlook = Outlook::default();
+        for priority in 0..2 * MOST_URGENT as i32 {
+            let service = ServiceParams { priority, ..ServiceParams::default() };
+            outlook.add(1, &service, &config);
+        }
+        assert_eq!(outlook.urgent.len(), MOST_URGENT);
+        assert_eq!(outlook.n_waiting, 2 * MOST_URGENT);
+    }
+}

@@ -5,7 +5,7 @@ use crate::outlook::ONE;
 /// Steps that are remembered: each weighs 1/32 less than the one after it.
 const MEMORY: u64 = 32;
 
-/// A ratio of two sums in which old steps count less and less.
+/// A ratio of two sums in which old summands count less and less.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ratio {
     above: u64,
@@ -13,9 +13,15 @@ struct Ratio {
 }
 
 impl Ratio {
+    /// Makes all summands so far count less.
+    fn fade(&mut self) {
+        self.above -= self.above / MEMORY;
+        self.below -= self.below / MEMORY;
+    }
+
     fn add(&mut self, above: u64, below: u64) {
-        self.above = (self.above - self.above / MEMORY).saturating_add(above);
-        self.below = (self.below - self.below / MEMORY).saturating_add(below);
+        self.above = self.above.saturating_add(above);
+        self.below = self.below.saturating_add(below);
     }
 
     /// `scale · above / below`; zero while nothing is known.
@@ -42,9 +48,15 @@ impl Pace {
     /// A step took `step_ns`.
     pub(crate) fn stepped(&mut self, step_ns: u64) {
         if self.prompt_ns > 0 {
+            self.stretch.fade();
             self.stretch.add(step_ns, self.prompt_ns);
         }
         if self.has_waiting {
+            // Only endings fade. With steps, the pace of two requests of 100 tokens each would be
+            // three times too fast after their end and six times too slow before it.
+            if self.n_ended > 0 {
+                self.ending.fade();
+            }
             self.ending.add(step_ns, self.n_ended.saturating_mul(ONE));
         }
         *self = Self { stretch: self.stretch, ending: self.ending, ..Self::default() };

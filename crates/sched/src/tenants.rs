@@ -150,3 +150,27 @@ impl Tenants {
         (sum(|account| account.n_waiting), sum(|account| account.n_running))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_credit_of_a_tenant_that_runs_is_service_over_its_weight() {
+        for weight in [1, 4] {
+            let tenant = |weight| TenantConfig { weight, ..TenantConfig::default() };
+            let mut tenants = Tenants::new(&[tenant(1), tenant(weight)]);
+            tenants.waits(0);
+            tenants.charge(0, 10 * CREDIT_PS);
+            tenants.runs(1);
+            tenants.waits(1);
+            let below = tenants.counter(0) - tenants.counter(1);
+            assert_eq!(below, CREDIT_PS / u64::from(weight), "weight {weight}");
+
+            tenants.waits_no_more(1);
+            tenants.runs_no_more(1);
+            tenants.waits(1);
+            assert_eq!(tenants.counter(1), tenants.counter(0), "none without a running request");
+        }
+    }
+}

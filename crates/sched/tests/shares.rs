@@ -5,7 +5,8 @@
 mod flood;
 
 use flood::{COST, Flood, LONGEST, tenants};
-use pelton_sched::{Choices, PolicyKind, StepCost};
+use pelton_base::ServiceParams;
+use pelton_sched::{Choices, Outlook, PolicyKind, StepCost};
 use std::time::Duration;
 
 #[test]
@@ -174,4 +175,23 @@ fn service_that_no_other_tenant_wanted_is_no_debt_later() {
         }
         assert!(n_steps <= 150, "an answer of 10 tokens took {n_steps} steps");
     }
+}
+
+#[test]
+fn an_outlook_knows_how_slowly_places_become_free() {
+    let mut flood = Flood::new(Choices { max_running: 2, ..Choices::default() }, COST);
+    (0..60).for_each(|_| flood.add_sized(0, 0, 10, 100));
+    while flood.n_live(0) > 20 {
+        flood.step();
+    }
+    let mut outlook = Outlook::default();
+    flood.scheduler.outlook(&mut outlook);
+    let expected = outlook.expected_ttft(10, &ServiceParams::default(), flood.scheduler.config());
+    let begin = flood.now_ns;
+    while flood.n_live(0) > 2 {
+        flood.step();
+    }
+    let real = flood.now_ns - begin;
+    let ratio = expected.expect("prices").as_nanos() as f64 / real as f64;
+    assert!((0.8..1.25).contains(&ratio), "{ratio} of {real} ns");
 }

@@ -415,3 +415,39 @@ fn children_with_equal_fingerprints_are_told_apart() {
         assert_eq!(found, [0, 1].map(BlockId).get(idx).copied().into_iter().collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn a_use_counts_less_the_longer_it_is_ago() {
+    let mut tree = tree(Eviction::CostAware);
+    insert(&mut tree, "aabbcc", 0);
+    insert(&mut tree, "ddeeff", 10);
+    attach(&mut tree, "aabbcc", 0);
+    let used = |tree: &mut RadixTree, text, snapshot| {
+        let mut found = tree.find(DEFAULT, &spell(text), &mut Vec::new());
+        found.snapshot = Some(SnapshotId(snapshot));
+        let lock = tree.lock(&found);
+        tree.unlock(lock);
+    };
+    for _ in 0..4 {
+        used(&mut tree, "aabbcc", 0);
+    }
+    for _ in 0..20_000 {
+        let idle = tree.find(DEFAULT, &spell("zz"), &mut Vec::new());
+        let idle = tree.lock(&idle);
+        tree.unlock(idle);
+    }
+    attach(&mut tree, "ddeeff", 1);
+    used(&mut tree, "ddeeff", 1);
+    used(&mut tree, "ddeeff", 1);
+    used(&mut tree, "aabbcc", 0);
+    assert_eq!(tree.forget_snapshot(), Some(SnapshotId(0)), "one late use and four old ones");
+}
+
+#[test]
+#[should_panic(expected = "number of blocks")]
+fn a_tree_that_contradicts_itself_is_found_out() {
+    let mut tree = tree(Eviction::Lru);
+    insert(&mut tree, "aabb", 0);
+    tree.n_blocks += 1;
+    tree.check_integrity();
+}

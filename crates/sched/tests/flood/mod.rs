@@ -27,7 +27,7 @@ pub(crate) const LONGEST: u64 = MOST_PROMPT + MOST_ANSWER;
 pub(crate) struct Flood {
     pub(crate) scheduler: Scheduler,
     pub(crate) signals: Signals,
-    now_ns: u64,
+    pub(crate) now_ns: u64,
     random: u64,
     pub(crate) plan: SchedulerOutput,
     /// Tenant of each request.
