@@ -180,7 +180,7 @@ mod tests {
         }
 
         fn stuck(&self) -> Option<String> {
-            None
+            (self.0 == 99).then(|| "nothing is above 99".to_owned())
         }
 
         fn fork(&self) -> Box<dyn RuleState> {
@@ -226,5 +226,14 @@ mod tests {
         masked.accepted(TokenId(8));
         masked.accepted(TokenId(9));
         assert_eq!(possible(&mut masked), (10..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_reason_of_a_rule_without_a_way_on_is_passed_on() {
+        let mut masked = Masked::new(Box::new(Rising(50)));
+        assert_eq!(masked.stuck(), None);
+        masked.accepted(TokenId(99));
+        assert_eq!(masked.stuck().as_deref(), Some("nothing is above 99"));
+        assert_eq!(possible(&mut masked), [0; 0]);
     }
 }

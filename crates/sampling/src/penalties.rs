@@ -188,4 +188,15 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn penalties_that_change_nothing_keep_the_largest_logit() {
+        let keeps = |last_n, weights| Penalties::of_latest(last_n, weights, &[]).preserves_argmax();
+        assert!(keeps(0, [2.0, 0.5, 0.25]), "a window without tokens");
+        assert!(keeps(8, [1.0, 0.0, 0.0]));
+        for weights in [[2.0, 0.0, 0.0], [1.0, 0.5, 0.0], [1.0, 0.0, 0.25]] {
+            assert!(!keeps(8, weights), "{weights:?}");
+        }
+        assert!(!Penalties::new(2.0, 0.0, 0.0, &[]).preserves_argmax());
+    }
 }

@@ -283,6 +283,21 @@ fn xtc_applies_as_often_as_its_probability_says_whether_drawn_or_verified() {
 }
 
 #[test]
+fn typical_sampling_does_not_depend_on_where_logits_begin() {
+    let params = SamplingParams { typical_p: 0.6, ..SamplingParams::default() };
+    for largest in [-2.0, 0.0, 3.0] {
+        // Probabilities of 1/2, 1/4, 1/8 and 1/8: their expected surprise is 1.75 bits, so the second
+        // is the most typical one. The first and the third are 0.75 and 1.25 bits from it.
+        let logits = [0.0, 1.0, 2.0, 2.0].map(|bits: f32| largest - bits * std::f32::consts::LN_2);
+        let mut state = SamplerState::new(&params, &[], 0);
+        let kept = distribution(&mut state, &logits, 0);
+        for (p, expected) in kept.iter().zip([2.0 / 3.0, 1.0 / 3.0, 0.0, 0.0]) {
+            assert!((p - expected).abs() < 1e-6, "{largest}: {kept:?}");
+        }
+    }
+}
+
+#[test]
 fn temperature_zero_is_greedy_under_every_parameter() {
     let params = SamplingParams {
         temperature: 0.0,

@@ -168,4 +168,24 @@ mod tests {
         assert_eq!(plan.top_p, 0.9);
         assert_eq!(Plan::new(&SamplingParams { temperature: 0.0, ..params }).temperature, 0.0);
     }
+
+    #[test]
+    fn stages_that_begin_with_top_k_need_its_largest_logits_only() {
+        let begin = |samplers: &[SamplerStage], range| {
+            let plan = Plan::new(&SamplingParams {
+                top_k: 40,
+                top_p: 0.9,
+                typical_p: 0.9,
+                dynatemp: pelton_base::Dynatemp { range, exponent: 1.0 },
+                samplers: Some(samplers.to_vec()),
+                min_keep: 50,
+                ..SamplingParams::default()
+            });
+            plan.first_k(plan.staged.as_ref().expect("stages"))
+        };
+        assert_eq!(begin(&[TopK, TopP], 0.0), Some(50), "as many as are kept in any case");
+        assert_eq!(begin(&[Temperature, TopK], 0.0), Some(50), "order survives a temperature");
+        assert_eq!(begin(&[Temperature, TopK], 0.5), None, "that is the same for all logits");
+        assert_eq!(begin(&[TopP, TopK], 0.0), None);
+    }
 }
