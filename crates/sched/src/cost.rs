@@ -136,4 +136,20 @@ mod tests {
             assert!(n == 4096 || time(n + 1) > budget_ns * 1000);
         }
     }
+
+    #[test]
+    fn a_token_attends_to_itself_and_to_all_before_it() {
+        for (first, n_tokens) in [(0, 0), (0, 1), (0, 5), (3, 5), (7, 1), (100, 16)] {
+            let pairs = (first..first + n_tokens).map(|position| position as u64 + 1).sum::<u64>();
+            assert_eq!(attended(first, n_tokens), pairs, "{n_tokens} tokens from {first}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_takes_a_base_for_each_chunk_and_samples_once() {
+        assert_eq!(COST.prefill_ns(100, 0, 2), 0);
+        // 3 x 1,000 + 5 x 10 + 5 + (11 + 12 + 13 + 14 + 15) x 0.1 nanoseconds.
+        assert_eq!(COST.prefill_ns(10, 5, 2), 3_061);
+        assert_eq!(COST.prefill_ns(10, 5, 5), 1_061);
+    }
 }

@@ -188,5 +188,8 @@ mod tests {
         }
         assert_eq!(outlook.urgent.len(), MOST_URGENT);
         assert_eq!(outlook.n_waiting, 2 * MOST_URGENT);
+        let urgent = ServiceParams { priority: -1, ..ServiceParams::default() };
+        outlook.add(1, &urgent, &config);
+        assert_eq!(outlook.urgent[0].0, -1, "a full list still takes those that come first");
     }
 }

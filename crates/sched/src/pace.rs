@@ -101,5 +101,16 @@ mod tests {
         assert_eq!(pace.stretch(), 5 * ONE / 2);
         let ending = pace.ending_ns();
         assert!((40_000..60_000).contains(&ending), "one in ten steps of 5 us: {ending}");
+        for _ in 0..300 {
+            pace.planned(0, true);
+            pace.ended();
+            pace.stepped(7_000);
+        }
+        assert_eq!(pace.stretch(), 5 * ONE / 2, "steps without a prompt say nothing of it");
+        let ending = pace.ending_ns();
+        assert!((6_900..7_100).contains(&ending), "old endings are forgotten: {ending}");
+        pace.planned(0, false);
+        pace.stepped(1_000_000);
+        assert_eq!(pace.ending_ns(), ending, "time in which nothing waited does not count");
     }
 }

@@ -195,3 +195,20 @@ fn an_outlook_knows_how_slowly_places_become_free() {
     let ratio = expected.expect("prices").as_nanos() as f64 / real as f64;
     assert!((0.8..1.25).contains(&ratio), "{ratio} of {real} ns");
 }
+
+#[test]
+fn only_a_fair_policy_lets_rows_sit_out_for_a_tenant_below_its_share() {
+    for (policy, sits_out) in [(PolicyKind::Fcfs, false), (PolicyKind::Fair, true)] {
+        let choices = Choices { policy, tenants: tenants(&[1, 1]), ..Choices::default() };
+        let mut flood = Flood::new(choices, COST);
+        (0..10).for_each(|_| flood.add_sized(0, 0, 10, 500));
+        (0..10).for_each(|_| flood.step());
+        flood.add_sized(1, 0, 20_000, 1);
+        let mut n_without_rows = 0;
+        for _ in 0..20 {
+            flood.step();
+            n_without_rows += usize::from(flood.rows().n_tokens == 0);
+        }
+        assert_eq!(n_without_rows > 0, sits_out, "{policy:?}: {n_without_rows} steps");
+    }
+}

@@ -207,3 +207,25 @@ fn log2(x: u64) -> u64 {
     let below = (x << (63 - whole)) << 1;
     (whole << FRACTION_BITS) + (below >> (64 - FRACTION_BITS))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_use_counts_half_after_a_half_life() {
+        let heat = 64 * ONE;
+        assert_eq!(decayed(heat, 0), heat);
+        assert_eq!(decayed(heat, HALF_LIFE / 2), heat * 3 / 4, "linear between the powers of two");
+        assert_eq!(decayed(heat, HALF_LIFE), heat / 2);
+        assert_eq!(decayed(heat, 3 * HALF_LIFE), heat / 8);
+        assert_eq!(decayed(heat, u64::MAX), 0);
+    }
+
+    #[test]
+    fn a_logarithm_is_exact_at_the_powers_of_two_and_linear_between() {
+        for (x, expected) in [(0, 0), (1, 0), (2, 2), (3, 3), (4, 4), (6, 5), (1 << 63, 126)] {
+            assert_eq!(log2(x), (expected << FRACTION_BITS) / 2, "{x}");
+        }
+    }
+}
