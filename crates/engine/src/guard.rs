@@ -60,3 +60,17 @@ pub fn guard<T>(part: &'static str, work: impl FnOnce() -> T) -> Result<T, Panic
         panicked
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_without_a_way_on_is_the_fault_of_its_request_alone() {
+        assert!(Fault::Stuck("no letter fits".to_owned()).is_of_request());
+        let panicked = Panicked { part: "the sampler", message: "a bug".to_owned() };
+        for fault in [Fault::Panicked(panicked), Fault::Damaged, Fault::Hung] {
+            assert!(!fault.is_of_request(), "{fault}");
+        }
+    }
+}

@@ -169,4 +169,21 @@ mod tests {
         let n_preempted = trace.marks().iter().filter(|m| m.kind == MarkKind::Preempted).count();
         assert_eq!(n_preempted, MOST_MARKS / 2);
     }
+
+    #[test]
+    fn steps_of_another_kind_begin_a_mark_however_long_the_answer_is() {
+        let now = Instant::now();
+        let mut trace = Trace::default();
+        for _ in 0..10 * MOST_MARKS {
+            trace.step(MarkKind::Decode, now, 1, 0);
+        }
+        assert!(trace.span > 1);
+        for kind in [MarkKind::Preempted, MarkKind::Prefill, MarkKind::Decode] {
+            trace.step(kind, now, 5, 0);
+        }
+        let last = &trace.marks()[trace.marks().len() - 3..];
+        let kinds = last.iter().map(|mark| (mark.kind, mark.n_steps));
+        let expected = [MarkKind::Preempted, MarkKind::Prefill, MarkKind::Decode];
+        assert!(kinds.eq(expected.map(|kind| (kind, 1))), "{last:?}");
+    }
 }

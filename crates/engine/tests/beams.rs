@@ -14,6 +14,7 @@ use pelton_sampling::Philox;
 use pelton_sched::{Batching, Choices, KvAllocation, PolicyKind, PreemptionMode};
 use pelton_testkit::beams::{NaiveBeams, log_softmax};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A search, and the answers that it should have.
 struct Asked {
@@ -295,9 +296,14 @@ fn a_step_of_a_search_is_one_row_for_each_beam() {
     let engine = Engine::spawn(executor, EngineConfig::default());
     let mut asked = Asked { ask: ask(&[1, 2, 3, 4, 5, 6], 12), params: BeamParams::of_width(4) };
     asked.ask.stop_tokens.clear();
+    let began = Instant::now();
     let (answers, usage) = collect(submit(&engine, &asked));
     assert_eq!(answers.len(), 4);
     assert_eq!((usage.prompt_tokens, usage.completion_tokens), (6, 4 * 12));
+    let latencies = engine.metrics().latencies;
+    // The report of the last token is the end of the search, which no chart has.
+    assert_eq!((latencies.ttft.count(), latencies.tpot.count()), (1, 10));
+    assert!(latencies.ttft.sum() + latencies.tpot.sum() <= began.elapsed(), "{latencies:?}");
     let plans = log.plans.lock().unwrap();
     let computed: Vec<usize> = plans.iter().map(|plan| plan.tokens.len()).collect();
     let mut expected = vec![4; 12];

@@ -3,11 +3,11 @@
 use crate::fake::{FAILS_ALONE, FAILS_STEP, FakeExecutor, PANICS, VOCAB};
 use pelton_base::{Ask, FinishReason, SamplingParams, ServiceParams, TenantId, TokenId, Usage};
 use pelton_engine::{
-    Engine, EngineConfig, EngineHandle, EngineMetrics, Latencies, Limits, SampledToken,
+    Engine, EngineConfig, EngineHandle, EngineMetrics, Latencies, Limits, MarkKind, SampledToken,
     SubmitError, TokenStream,
 };
 use pelton_sched::{Choices, PreemptionMode, Refusal, TenantConfig};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn request(prompt: &[u32], max_tokens: usize) -> Ask {
     Ask {
@@ -467,6 +467,7 @@ fn a_tenant_with_too_many_waiting_is_refused_at_once_and_the_others_are_not() {
 #[test]
 fn every_token_and_every_step_is_charted() {
     let config = running_at_once(3);
+    let began = Instant::now();
     let (answers, metrics) = together(FakeExecutor::new(1000, 4), config);
     let Latencies { ttft, tpot, queue, step } = metrics.latencies;
     let n_tokens: usize = answers.iter().map(|(tokens, ..)| tokens.len()).sum();
@@ -475,6 +476,9 @@ fn every_token_and_every_step_is_charted() {
     assert_eq!(tpot.count(), n_tokens as u64 - n_answers);
     assert_eq!(step.count(), metrics.n_steps);
     assert!(queue.sum() <= ttft.sum(), "a request waits before its first token: {metrics:?}");
+    let all = began.elapsed();
+    assert!(ttft.sum() + tpot.sum() <= all * answers.len() as u32, "{metrics:?}");
+    assert!(tpot.sum() > Duration::ZERO, "{metrics:?}");
     assert_eq!(metrics.recent.ttft.n, n_answers);
     let parts = metrics.schedule_time + metrics.execute_time;
     assert!(parts > Duration::ZERO && parts <= metrics.step_time, "{metrics:?}");
@@ -489,4 +493,24 @@ fn a_failed_step_is_neither_priced_nor_charted() {
     let metrics = end(&engine);
     assert_eq!((metrics.n_steps, metrics.latencies.step.count()), (1, 0));
     assert_eq!(metrics.latencies.ttft.count(), 0);
+}
+
+#[test]
+fn a_stream_knows_the_steps_of_its_request() {
+    let chunked = Choices { max_chunk_tokens: Some(4), ..Choices::default() };
+    let engine = Engine::spawn(FakeExecutor::new(64, 4), with(chunked));
+    let began = Instant::now();
+    let mut stream = submit(&engine, request(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 5));
+    while stream.blocking_recv().is_some() {}
+    assert_eq!(stream.n_computed(), 8, "when the last step of the prompt began");
+    let trace = stream.trace();
+    let marks = trace.marks().iter();
+    let seen: Vec<_> = marks.map(|mark| (mark.kind, mark.n_rows, mark.n_tokens)).collect();
+    let prefill = [4, 4, 2].map(|n_rows| (MarkKind::Prefill, n_rows, u32::from(n_rows == 2)));
+    assert_eq!(seen[..3], prefill);
+    assert_eq!(seen[3..], [(MarkKind::Decode, 1, 1); 4]);
+    for mark in trace.marks() {
+        assert!(began <= mark.begin && mark.begin < mark.end, "each step took time: {mark:?}");
+    }
+    end(&engine);
 }

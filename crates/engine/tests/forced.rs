@@ -164,6 +164,7 @@ fn forced_tokens_are_computed_together_and_change_no_answer() {
         assert_eq!(forced, plain, "{spec:?}");
         // Four of eight answers have six forced tokens of seven.
         assert!(after.spec.n_forced >= 4 * 30, "{:?}", after.spec);
+        assert_eq!(after.spec.n_failures, 0, "{spec:?}");
     }
 }
 

@@ -204,10 +204,13 @@ fn only_a_fair_policy_lets_rows_sit_out_for_a_tenant_below_its_share() {
         (0..10).for_each(|_| flood.add_sized(0, 0, 10, 500));
         (0..10).for_each(|_| flood.step());
         flood.add_sized(1, 0, 20_000, 1);
-        let mut n_without_rows = 0;
+        let (mut n_without_rows, mut was_without) = (0, false);
         for _ in 0..20 {
             flood.step();
-            n_without_rows += usize::from(flood.rows().n_tokens == 0);
+            let is_without = flood.rows().n_tokens == 0;
+            assert!(!(is_without && was_without), "rows wait one step and never two");
+            was_without = is_without;
+            n_without_rows += usize::from(is_without);
         }
         assert_eq!(n_without_rows > 0, sits_out, "{policy:?}: {n_without_rows} steps");
     }

@@ -138,11 +138,13 @@ fn two_requests_that_part_in_the_middle_leave_a_state_for_the_third() {
     let system = text(0, 1_000);
     for (every, most_of_second) in [(0, 1_100), (256, 1_000 % 256 + 100)] {
         let mut world = World::new(10_000, every);
+        assert_eq!(world.scheduler.n_snapshots(), 0);
         for (id, most) in [(0, 1_100), (1, most_of_second), (2, 100 + CHUNK)] {
             world.add(id, prompt(&system, 1 + id as u32, 100), 1);
             world.run();
             let n_computed = world.computed[&RequestId(id)];
             assert!(n_computed <= most, "request {id} computed {n_computed} tokens, {every}");
+            assert!(world.scheduler.n_snapshots() > id as usize, "one more for each, at least");
         }
     }
 }

@@ -28,6 +28,12 @@ fn quantiles_are_those_of_the_samples() {
         assert!(got.abs_diff(expected * MS) < expected * MS / 16, "{got} {expected}");
     }
     assert_eq!(Chart::new(Duration::from_secs(1)).quantiles(0), Quantiles::default());
+    // Samples of one bucket are taken to lie evenly in it: two of them at its quarters.
+    let mut chart = Chart::new(Duration::from_secs(1));
+    chart.record(0, MS, 2);
+    let (low, high) = bounds_of(bucket_of(MS));
+    let Quantiles { p50_ns, p99_ns, .. } = chart.quantiles(0);
+    assert_eq!((p50_ns, p99_ns), (low + (high - low) / 4, low + (high - low) * 3 / 4));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Simulated plants: a step takes a known time, the clock is a number.
 
 use super::*;
+use crate::Chart;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
@@ -159,4 +160,24 @@ fn when_the_load_goes_limits_become_full_again() {
     plant.run(600, 1, None, |_| 5 * MS);
     assert_eq!(plant.controller.limits(0), MOST);
     assert_eq!(plant.decisions.last().map(|last| last.reason), Some(Reason::Roomy));
+}
+
+#[test]
+fn one_roomy_reading_is_no_reason_to_grow() {
+    let mut controller = Controller::new(targets(100, None), MOST, ControllerConfig::default());
+    controller.limits = Limits { batch_tokens: 64, running: 8 };
+    let mut charts = Charts::default();
+    let mut grown = Vec::new();
+    // Readings every two seconds: roomy, as wanted, roomy, roomy.
+    for (reading, tpot_ms) in [(1, 10), (2, 85), (3, 10), (4, 10)] {
+        let now = reading * 20 * SECOND;
+        charts = Charts { tpot: Chart::new(Duration::from_secs(1)), ..charts };
+        charts.tpot.record(now - SECOND, tpot_ms * MS, 100);
+        charts.tpot.record(now, tpot_ms * MS, 100);
+        if controller.look(now, &charts, 8).is_some() {
+            grown.push(reading);
+        }
+    }
+    assert_eq!(grown, [4], "two roomy readings in a row let the limits grow");
+    assert_ne!(controller.limits, Limits { batch_tokens: 64, running: 8 });
 }

@@ -31,11 +31,7 @@ pub(super) struct Route {
 impl Route {
     /// Notes a step in the timeline of the request.
     pub(super) fn note(&self, share: &ScheduledSequence, at: Instant) {
-        // A row of its own that is sampled goes on with the answer; drafts may stand after it.
-        let n_known = share.tokens.len() - share.n_drafts;
-        let is_decode = share.samples && n_known == 1 && share.n_generated > 0;
-        let kind = if is_decode { MarkKind::Decode } else { MarkKind::Prefill };
-        self.progress.trace().step(kind, at, share.tokens.len(), share.n_drafts);
+        self.progress.trace().step(kind_of(share), at, share.tokens.len(), share.n_drafts);
     }
 
     /// Notes that a step computes `n_rows` of the prompt's tokens, from `n_computed` on.
@@ -53,6 +49,14 @@ impl Route {
             tracing::info!("request {id}: {n_computed} of {} prompt tokens", self.n_prompt);
         }
     }
+}
+
+/// Whether a share goes on with an answer or computes tokens that are known.
+fn kind_of(share: &ScheduledSequence) -> MarkKind {
+    // A row of its own that is sampled goes on with the answer; drafts may stand after it.
+    let n_known = share.tokens.len() - share.n_drafts;
+    let is_decode = share.samples && n_known == 1 && share.n_generated > 0;
+    if is_decode { MarkKind::Decode } else { MarkKind::Prefill }
 }
 
 /// Pairs tokens with their log probabilities, which are absent where the request did not ask.
@@ -82,4 +86,32 @@ pub(super) fn end(
 /// news.
 pub(super) fn send(events: &EventSender, event: TokenEvent) {
     let _ = events.send(Box::new(event));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_computed_anew_after_a_preemption_is_prefill() {
+        let kind = |n_rows, n_drafts, samples, n_generated| {
+            kind_of(&ScheduledSequence {
+                id: RequestId(1),
+                tokens: 0..n_rows,
+                parents: 0..0,
+                first_position: 0,
+                blocks: 0..1,
+                samples,
+                n_drafts,
+                n_source: 0,
+                n_generated,
+                lane: None,
+            })
+        };
+        assert_eq!(kind(1, 0, true, 1), MarkKind::Decode);
+        assert_eq!(kind(5, 4, true, 7), MarkKind::Decode, "a row and four drafts");
+        assert_eq!(kind(5, 0, true, 7), MarkKind::Prefill, "known tokens of the answer");
+        assert_eq!(kind(1, 0, false, 7), MarkKind::Prefill, "one of them, and not the last");
+        assert_eq!(kind(1, 0, true, 0), MarkKind::Prefill, "a prompt of one token");
+    }
 }

@@ -230,4 +230,16 @@ mod tests {
         assert!(chances(0)[0] < 0.1, "{:?}", chances(0));
         assert!(chances(4)[2] > 0.7, "{:?}", chances(4));
     }
+
+    #[test]
+    fn the_price_of_a_draft_follows_its_time_slowly() {
+        let mut guesser = Guesser::new(Box::new(Suffix::default()));
+        guesser.draft_ns = 1_000.0;
+        guesser.count(0, Duration::from_secs(1));
+        assert_eq!(guesser.draft_ns, 1_000.0, "no drafts have no price");
+        guesser.count(4, Duration::from_nanos(8_000));
+        assert_eq!(guesser.draft_ns, 1_100.0, "a tenth of the way to 2,000");
+        (0..200).for_each(|_| guesser.count(1, Duration::from_nanos(500)));
+        assert!((guesser.draft_ns - 500.0).abs() < 1.0, "{}", guesser.draft_ns);
+    }
 }

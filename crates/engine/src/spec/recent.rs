@@ -183,6 +183,7 @@ mod tests {
         assert!(asked(&mut recent, 8, &[9, 1, 2, 3, 4], 8).is_empty(), "another namespace");
         assert!(asked(&mut recent, 7, &[9, 0, 2, 3, 4], 8).is_empty(), "three are too few");
         assert!(asked(&mut recent, 7, &[2, 3, 4], 8).is_empty(), "a text shorter than a run");
+        assert!(asked(&mut recent, 7, &[9, 0, 1, 2, 3], 8).is_empty(), "0 was in the prompt");
     }
 
     #[test]

@@ -302,6 +302,17 @@ mod tests {
         assert!(drafts(&mut recycle, 0, 50, 1).is_empty());
     }
 
+    #[test]
+    fn old_hits_fade() {
+        let mut ranks = Ranks::default();
+        (0..1_000).for_each(|_| ranks.saw(Some(0)));
+        assert!(ranks.chance(0) > 0.9 && ranks.chance(1) < 0.1, "{ranks:?}");
+        (0..1_000).for_each(|_| ranks.saw(Some(1)));
+        assert!(ranks.chance(0) < 0.1 && ranks.chance(1) > 0.9, "{ranks:?}");
+        (0..1_000).for_each(|_| ranks.saw(None));
+        assert!(ranks.chance(1) < 0.1, "{ranks:?}");
+    }
+
     proptest! {
         #[test]
         fn siblings_differ_and_there_are_no_more_than_asked_for(

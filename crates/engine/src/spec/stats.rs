@@ -171,6 +171,8 @@ mod tests {
         stats.verified(&[0], 0, 99, &plain);
         assert_eq!(stats.saved_ns, 550, "a wrong guess costs");
         assert_eq!(stats.tokens_per_step(), Some(2.0));
+        let again = stats.and(&stats).and(&stats);
+        assert_eq!(again.tokens_per_step(), Some(2.0), "six rows and six drafts");
         assert_eq!((stats.drafted_at[..4].to_vec(), stats.accepted_at[1]), (vec![2, 1, 1, 0], 1));
     }
 

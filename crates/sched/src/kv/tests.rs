@@ -67,6 +67,24 @@ fn blocks_that_the_cache_has_already_replace_those_of_the_table() {
 }
 
 #[test]
+fn a_source_is_found_whole_or_not_at_all() {
+    let mut kv = kv(32, 0);
+    let first = sequence(1, 9);
+    let mut held = admit(&mut kv, &first);
+    kv.remember(&mut held, &first, 6);
+    for (n_tokens, n_full) in [(0, 3), (4, 3), (6, 3), (7, 0), (8, 0)] {
+        let source = Source { n_tokens, n_padding: 0 };
+        let later = Sequence { source, ..sequence(2, 9) };
+        assert_eq!(
+            kv.find(&later).n_full,
+            n_full,
+            "six tokens are cached, the source has {n_tokens}"
+        );
+    }
+    kv.release(held, &first, 6, true);
+}
+
+#[test]
 fn what_is_swapped_out_needs_a_host_block_for_each_block_and_stays_cached() {
     let mut output = SchedulerOutput::default();
     for (n_host, n_computed, is_swapped) in
