@@ -280,6 +280,283 @@ fn slices_are_those_of_python() {
 }
 
 #[test]
+fn expressions_give_what_pythons_jinja_gives() {
+    for (expression, expected) in [
+        ("3 * 'ab'", "ababab"),
+        ("'ab' * 3", "ababab"),
+        ("'ab' * -1", ""),
+        ("2 * [1]", "[1, 1]"),
+        ("[1] * 2", "[1, 1]"),
+        ("2 * (1, 2)", "(1, 2, 1, 2)"),
+        ("(1, 2) + (3,)", "(1, 2, 3)"),
+        ("[1] + [2]", "[1, 2]"),
+        ("1 + 2.5", "3.5"),
+        ("2.0 + 1", "3.0"),
+        ("2 * 2.5", "5.0"),
+        ("2.0 * 2", "4.0"),
+        ("true + 1", "2"),
+        ("9223372036854775807 + 1", "9223372036854775808"),
+        ("7 % 3", "1"),
+        ("-7 % 3", "2"),
+        ("7 % -3", "-2"),
+        ("-7 % -3", "-1"),
+        ("6 % -3", "0"),
+        ("-6 % 3", "0"),
+        ("7.5 % 2", "1.5"),
+        ("-7.5 % 2", "0.5"),
+        ("5.5 % -2", "-0.5"),
+        ("'%s' % ('a',)", "a"),
+        ("'%s-%s' % (1, 2)", "1-2"),
+        ("1 != 2", "True"),
+        ("1 != 1.0", "False"),
+        ("1e308 * 10", "inf"),
+        ("-1e308 * 10", "-inf"),
+        ("(1e308 * 10)|tojson", "Infinity"),
+        ("[none, true, false, nothing]", "[None, True, False, Undefined]"),
+        (r#"['a\'b"c', "it's", 'say "x"']"#, r#"['a\'b"c', "it's", 'say "x"']"#),
+        (r"['\x01\x1f \x7f\x9f\r\t']", r"['\x01\x1f \x7f\x9f\r\t']"),
+        (r"'\x01\x1f ~\x7f\x08\x0c'|tojson", "\"\\u0001\\u001f ~\u{7f}\\b\\f\""),
+        (r"'~\x7f'|tojson(ensure_ascii=true)", r#""~\u007f""#),
+        ("[1, [2]]|tojson(indent='--')", "[\n--1,\n--[\n----2\n--]\n]"),
+        ("[1]|tojson(indent=64)|length", "69"),
+        ("none[1:]", ""),
+        ("5[1:]", ""),
+        ("'aB1\u{e9}\u{df}\u{1c5}'.swapcase()", "Ab1\u{c9}SS\u{1c5}"),
+        ("'-5'.zfill(4)", "-005"),
+        ("'+5'.zfill(4)", "+005"),
+        ("'--5'.zfill(5)", "-00-5"),
+        ("'5'.zfill(3)", "005"),
+        ("''.zfill(2)", "00"),
+        ("'a'.center(4)", " a  "),
+        ("'ab'.center(5)", "  ab "),
+        ("'ab'.center(6, '*')", "**ab**"),
+        ("'ab'.center(1)", "ab"),
+        ("'a'.center(9999)|length", "9999"),
+        ("'ab'.ljust(4, '.')", "ab.."),
+        ("'ab'.rjust(4, '.')", "..ab"),
+        ("'a b  c '.rsplit()", "['a', 'b', 'c']"),
+        ("'a b  c '.rsplit(none, 1)", "['a b', 'c']"),
+        ("'a b  c '.rsplit(none, 2)", "['a', 'b', 'c']"),
+        ("' a b'.rsplit(none, 0)", "[' a b']"),
+        ("' a'.rsplit(none, 5)", "['a']"),
+        (r"'b\u3000c d'.rsplit(none, 2)", "['b', 'c', 'd']"),
+        ("' '.rsplit()", "[]"),
+        ("'a,b,c'.rsplit(',')", "['a', 'b', 'c']"),
+        ("'a,b,c'.rsplit(',', 1)", "['a,b', 'c']"),
+        ("'a,b,c'.rsplit(',', -1)", "['a', 'b', 'c']"),
+        ("'\u{e9}ab'.index('b')", "2"),
+        ("'a-b-c'.partition('-')", "('a', '-', 'b-c')"),
+        ("'ab'.partition('-')", "('ab', '', '')"),
+        ("'a-b-c'.rpartition('-')", "('a-b', '-', 'c')"),
+        ("'ab'.rpartition('-')", "('', '', 'ab')"),
+        ("'abc'.removeprefix('ab') ~ 'abc'.removeprefix('b')", "cabc"),
+        ("'abc'.removesuffix('bc') ~ 'abc'.removesuffix('b')", "aabc"),
+        ("'a_b c-d  \u{e9}1'|wordcount", "4"),
+        ("''|wordcount", "0"),
+        (r"'a\n\nb'|indent", "a\n\n    b"),
+        (r"'a\n\nb'|indent('>', true, true)", ">a\n>\n>b"),
+        ("dict({'a': 1}, b=2)", "{'a': 1, 'b': 2}"),
+        ("dict([('a', 1)], b=2)", "{'a': 1, 'b': 2}"),
+        ("'aaa'|replace('a', 'b')", "bbb"),
+        ("'aaa'|replace('a', 'b', 2)", "bba"),
+        ("[1, 'a']|map('string')|join('|')", "1|a"),
+        ("['a b']|map('replace', ' ', '-')|first", "a-b"),
+        ("range(3) is iterable", "True"),
+        ("1 is iterable or 1 is sequence or true is iterable", "False"),
+        ("nothing is callable", "True"),
+        ("'a' is callable or 1 is callable", "False"),
+    ] {
+        let got = render(&format!("{{{{ {expression} }}}}"));
+        assert_eq!(got, Ok(expected.to_owned()), "{expression}");
+    }
+    for expression in [
+        "nothing[1:]",
+        "'abc'['a':]",
+        "1 % 0",
+        "1.5 % 0",
+        "1 + 'a'",
+        "[1] + (2,)",
+        "[1] + 1",
+        "[1] * [2]",
+        "'a' * 'b'",
+        "'a' * 1.5",
+        "170141183460469231731687303715884105727 + 1",
+        "[1]|tojson(indent=65)",
+        "{(1, 2): 3}|tojson",
+        "[nothing]|tojson",
+        "'a'.index('b')",
+        "'a'.partition(1)",
+        "'a'.center(10000)",
+        "'a'.ljust('b')",
+        "'a'.nonsense()",
+        "dict([[1, 2, 3]])",
+        "dict([1])",
+        "'a'|replace('b')",
+        "'a'|replace('a', 'b', 'c')",
+        "'a'|indent(1.5)",
+        "'a'|indent(depth=2)",
+        "1|indent",
+        "[1]|tojson(colour=2)",
+        "[1]|map('nonsense')|list",
+        "debug()",
+    ] {
+        render(&format!("{{{{ {expression} }}}}")).expect_err(expression);
+    }
+}
+
+#[test]
+fn values_are_printed_down_to_two_hundred_levels() {
+    let list = |depth: usize| "{% set x = [x] %}".repeat(depth);
+    let map = |depth: usize| "{% set x = {'a': x} %}".repeat(depth);
+    for print in ["{{ x }}", "{{ x|tojson }}"] {
+        for nested in [list, map] {
+            let text = |depth| format!("{{% set x = 1 %}}{}{print}", nested(depth));
+            render(&text(200)).expect("just allowed");
+            let error = render(&text(201)).expect_err("too deep").to_string();
+            assert!(error.contains("nested too deeply"), "{error}");
+        }
+    }
+    // The levels of a key count with those around it.
+    let text = format!("{{% set x = 1 %}}{}{{% set x = {{x: 1}} %}}{}", list(90), list(120));
+    let error = render(&(text + "{{ x }}")).expect_err("too deep").to_string();
+    assert!(error.contains("nested too deeply"), "{error}");
+}
+
+#[test]
+fn arguments_keep_the_kinds_of_their_numbers() {
+    let template = template("{{ [a, b, c, d, e] }} {{ e.f is none }}").expect("a template");
+    let extra = json!({"a": -3, "b": 18_446_744_073_709_551_615_u64, "c": 2.0, "d": true,
+        "e": {"f": null, "g": ["h"]}});
+    let extra = extra.as_object().expect("an object").clone();
+    let options = RenderOptions { extra, ..RenderOptions::default() };
+    let expected = "[-3, 18446744073709551615, 2.0, True, {'f': None, 'g': ['h']}] True";
+    assert_eq!(template.render(&[], &options), Ok(expected.to_owned()));
+}
+
+#[test]
+fn long_tags_and_many_branches_are_refused_and_long_lists_and_texts_are_not() {
+    let elifs = |n: usize| format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(n));
+    template(&elifs(250)).expect("just allowed");
+    template(&elifs(251)).expect_err("one more");
+    // The number and the texts between tags are no links; the end of a tag is one, the thousandth.
+    let chain = |sign: &str| format!("{{{{ {sign}1{} }}}} text {{{{ 2 }}}}", "|string".repeat(499));
+    template(&chain("-")).expect("just allowed");
+    template(&chain("--")).expect_err("one more");
+    for text in [
+        format!("{{{{ [{}]|length }}}}", "1, ".repeat(3000)),
+        format!("{{{{ ['a'{}]|length }}}}", ", 'b'".repeat(3000)),
+        "{{ 1 }} and ".repeat(1200),
+        "{% if 1 %}{{ 1 }}{% endif %}".repeat(400),
+    ] {
+        template(&text).expect(&text[..20]);
+    }
+}
+
+#[test]
+fn products_of_constants_are_refused_before_they_are_compiled() {
+    // Of a template with at least 256 bytes; 16 MiB is the limit of a text.
+    let padded = |product: &str| format!("{{{{ 'a' * {product} }}}}{{# {} #}}", "x".repeat(256));
+    for (product, fits) in [
+        ("65536", true),
+        ("65537", false),
+        ("256 * 256", true),
+        ("256 * 257", false),
+        ("0 * 65537", false),
+        ("2 ** 2", false),
+        ("99999999999999999999", false),
+    ] {
+        assert_eq!(template(&padded(product)).is_ok(), fits, "{product}");
+    }
+    template("{{ 2 ** 40 }}{{ 1000000000 }}{{ 'a' * 3 }}").expect("nothing is repeated");
+}
+
+#[test]
+fn an_answer_continues_the_text_of_the_last_message() {
+    let continued = |text: &str, last: &str, opens: bool| {
+        let options = RenderOptions {
+            add_generation_prompt: opens,
+            continue_final_message: true,
+            ..RenderOptions::default()
+        };
+        template(text).expect("valid").render(&[Message::new("assistant", last)], &options)
+    };
+    let plain = "<a>{{ messages[-1].content }}</a>{% if add_generation_prompt %}open{% endif %}";
+    let trimming = "<a>{{ messages[-1].content|trim }}</a>";
+    for (template, last, expected) in [
+        (plain, "Once upon", "<a>Once upon"),
+        (plain, " Once  ", "<a> Once  "),
+        (trimming, " Once  ", "<a>Once"),
+    ] {
+        for opens in [false, true] {
+            assert_eq!(continued(template, last, opens), Ok(expected.to_owned()));
+        }
+    }
+    let asked = "{% if add_generation_prompt %}open{% endif %}<a>{{ messages[-1].content }}</a>";
+    assert_eq!(continued(asked, "b", true), Ok("<a>b".to_owned()));
+    let error = continued(plain, "  ", false).expect_err("no text").to_string();
+    assert!(error.contains("has no text"), "{error}");
+    let error = continued("<a>", "b", false).expect_err("not there").to_string();
+    assert!(error.contains("does not print its text"), "{error}");
+    let opened = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+    let text = template(plain).expect("valid").render(&[Message::new("user", "b")], &opened);
+    assert_eq!(text, Ok("<a>b</a>open".to_owned()));
+}
+
+#[test]
+fn an_endless_template_names_steps_and_an_error_names_a_line_where_there_is_one() {
+    let nested = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
+    let error = render(nested).expect_err("endless");
+    let steps = pelton_base::limits::TEMPLATE_FUEL;
+    assert!(matches!(error, TemplateError::Limit { limit, unit: "steps", .. } if limit == steps));
+    assert!(error.to_string().contains(&format!("{steps} steps")), "{error}");
+    let Err(TemplateError::Syntax { line: 2, reason, .. }) = template("\n{% frob %}") else {
+        panic!("a syntax error in line 2");
+    };
+    assert!(reason.contains("frob"), "{reason}");
+    let error = template(&"{% elif 0 %}".repeat(300)).expect_err("too many").to_string();
+    assert!(error.contains(": chat template: expected at most"), "{error}");
+}
+
+#[test]
+fn variants_and_arguments_are_chosen_by_name() {
+    let config = json!({"chat_template": [
+        {"name": "rag", "template": "rag {{ mode }}"},
+        {"name": "default", "template": "plain {{ mode }} {{ bos_token }}"},
+    ], "bos_token": "<s>"});
+    let from = |config: &Value| ChatTemplate::from_config(config.to_string().as_bytes());
+    let template = from(&config).expect("valid").expect("a template");
+    let args = |mode: &str| json!({"mode": mode}).as_object().expect("an object").clone();
+    let template = template.with_args(args("slow"));
+    let plain = RenderOptions::default();
+    let own = RenderOptions { extra: args("fast"), ..RenderOptions::default() };
+    assert_eq!(template.render(&[], &plain), Ok("plain slow <s>".to_owned()));
+    assert_eq!(template.render(&[], &own), Ok("plain fast <s>".to_owned()));
+    assert_eq!(template.render_named("rag", &[], &plain), Ok("rag slow".to_owned()));
+    let error = template.render_named("nope", &[], &plain).expect_err("no variant").to_string();
+    assert!(error.contains("`nope`") && error.contains("default, rag"), "{error}");
+    // Without a variant for tools the default is rendered.
+    for tools in [json!([]), Value::Null] {
+        let options = RenderOptions { tools: Some(tools), ..RenderOptions::default() };
+        assert_eq!(template.render(&[], &options), Ok("plain slow <s>".to_owned()));
+    }
+    assert_eq!(template.tokens().tokens, [("bos_token".to_owned(), "<s>".to_owned())]);
+    let names: Vec<&str> = template.sources().iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(names, ["default", "rag"]);
+    for none in [json!({}), json!({"chat_template": null})] {
+        assert_eq!(from(&none).expect("valid"), None);
+    }
+    for (wrong, expected) in [
+        (json!([]), "not a list of named templates"),
+        (json!([{"name": "default"}]), "not a list of named templates"),
+        (json!(3), "neither a string nor a list"),
+    ] {
+        let error = from(&json!({"chat_template": wrong})).expect_err("malformed").to_string();
+        assert!(error.contains(expected) && error.contains("tokenizer_config"), "{error}");
+    }
+    assert!(from(&json!([])).expect_err("no object").to_string().contains("JSON object"));
+}
+
+#[test]
 fn absurd_constants_and_ranges_are_refused() {
     for text in [
         "{{ 'a' * 1000000000 }}",

@@ -34,6 +34,12 @@ impl Budget {
         Ok(())
     }
 
+    /// All that was paid for so far.
+    #[cfg(test)]
+    pub(super) fn worked(&self) -> u64 {
+        self.work_bytes.load(Ordering::Relaxed)
+    }
+
     /// Pays for a text or list of `n_bytes` that is about to be made.
     pub(super) fn make(&self, n_bytes: usize) -> Result<(), Error> {
         self.check_output(n_bytes as u64)?;
@@ -89,5 +95,55 @@ impl Budget {
 
     fn stopped(&self) -> Option<Stop> {
         self.stopped.lock().unwrap_or_else(|poison| poison.into_inner()).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORK: u64 = limits::TEMPLATE_WORK_BYTES;
+    const OUTPUT: usize = limits::TEMPLATE_OUTPUT_BYTES;
+
+    #[test]
+    fn a_budget_lasts_to_its_limits_and_names_the_one_that_ended_it() {
+        let budget = Budget::new();
+        budget.work(WORK as usize - 1).expect("below the limit");
+        budget.work(1).expect("at the limit");
+        assert_eq!(budget.exceeded(), None);
+        let error = budget.work(1).expect_err("beyond the limit");
+        assert_eq!(budget.exceeded(), Some((WORK, "bytes of work")));
+        assert!(error.to_string().contains("bytes of work"), "{error}");
+        // The first reason stays.
+        budget.write(OUTPUT + 1).expect_err("too much output");
+        budget.raise("too late".to_owned());
+        assert_eq!((budget.exceeded(), budget.raised()), (Some((WORK, "bytes of work")), None));
+    }
+
+    #[test]
+    fn texts_that_are_made_and_all_output_together_have_a_limit() {
+        let text = Some((OUTPUT as u64, "bytes of text"));
+        let budget = Budget::new();
+        budget.make(OUTPUT).expect("at the limit");
+        budget.make_check(OUTPUT).expect("at the limit");
+        assert_eq!(budget.worked(), OUTPUT as u64);
+        budget.make(OUTPUT + 1).expect_err("beyond the limit");
+        assert_eq!(budget.exceeded(), text);
+        let budget = Budget::new();
+        budget.make_check(OUTPUT + 1).expect_err("beyond the limit");
+        assert_eq!(budget.exceeded(), text);
+        let budget = Budget::new();
+        budget.write(OUTPUT - 1).expect("below the limit");
+        budget.write(1).expect("at the limit");
+        budget.write(1).expect_err("beyond the limit");
+        assert_eq!(budget.exceeded(), text);
+    }
+
+    #[test]
+    fn a_raised_message_is_no_limit() {
+        let budget = Budget::new();
+        let error = budget.raise("no".to_owned());
+        assert_eq!((budget.raised().as_deref(), budget.exceeded()), (Some("no"), None));
+        assert_eq!(error.detail(), Some("no"));
     }
 }

@@ -109,4 +109,79 @@ mod tests {
         assert_eq!(strftime("%d %B %Y %A%%%q", 4_102_444_799), "31 December 2099 Thursday%%q");
         assert_eq!(strftime("%F", -1), "1969-12-31");
     }
+
+    #[test]
+    fn every_day_of_three_eras_follows_the_day_before_it() {
+        let is_leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let first = days_from_civil(1500, 1, 1);
+        let (mut year, mut month, mut day) = (1500, 1, 1);
+        for days in first..days_from_civil(2500, 1, 1) {
+            assert_eq!(civil(days), (year, month, day));
+            assert_eq!(days_from_civil(year, month, day), days);
+            let last = match month {
+                2 => 28 + i64::from(is_leap(year)),
+                4 | 6 | 9 | 11 => 30,
+                _ => 31,
+            };
+            day += 1;
+            if day > last {
+                (day, month) = (1, month + 1);
+            }
+            if month > 12 {
+                (month, year) = (1, year + 1);
+            }
+        }
+        // The same on the other side of the year 0.
+        assert_eq!(civil(days_from_civil(-401, 12, 31)), (-401, 12, 31));
+        assert_eq!(days_from_civil(-401, 12, 31) + 1, days_from_civil(-400, 1, 1));
+    }
+
+    #[test]
+    fn every_directive_is_written_as_in_c() {
+        // 2024-02-05 09:07:03.
+        let morning = 1_707_124_023;
+        for (directive, expected) in [
+            ("%Y", "2024"),
+            ("%y", "24"),
+            ("%m", "02"),
+            ("%d", "05"),
+            ("%e", " 5"),
+            ("%H", "09"),
+            ("%I", "09"),
+            ("%M", "07"),
+            ("%S", "03"),
+            ("%j", "036"),
+            ("%p", "AM"),
+            ("%B", "February"),
+            ("%b", "Feb"),
+            ("%h", "Feb"),
+            ("%A", "Monday"),
+            ("%a", "Mon"),
+            ("%F", "2024-02-05"),
+            ("%T", "09:07:03"),
+            ("%Z", "UTC"),
+            ("%z", "+0000"),
+            ("%%", "%"),
+            ("%Q", "%Q"),
+            ("%", "%"),
+            ("a%", "a%"),
+            ("é", "é"),
+        ] {
+            assert_eq!(strftime(directive, morning), expected, "{directive}");
+        }
+        let hours = [(0, "12 AM"), (11, "11 AM"), (12, "12 PM"), (13, "01 PM"), (23, "11 PM")];
+        for (hour, expected) in hours {
+            assert_eq!(strftime("%I %p", hour * 3600), expected);
+        }
+        assert_eq!(strftime("%y", 0), "70");
+    }
+
+    #[test]
+    fn the_clock_is_that_of_the_system() {
+        let seconds =
+            || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+        let before = seconds() as i64;
+        let read = now();
+        assert!((before..=seconds() as i64).contains(&read), "{read} is not now");
+    }
 }

@@ -118,3 +118,135 @@ pub(super) fn pay_deep(budget: &Budget, value: &Value, depth: usize) -> Result<(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use minijinja::value::Kwargs;
+    use pelton_base::limits;
+
+    use super::*;
+
+    const OUTPUT: usize = limits::TEMPLATE_OUTPUT_BYTES;
+
+    fn list<const N: usize>(items: [Value; N]) -> Value {
+        Value::from(items.to_vec())
+    }
+
+    fn letters(n_bytes: usize) -> Value {
+        Value::from("a".repeat(n_bytes))
+    }
+
+    /// A list of lists, `depth` of them, with one atom.
+    fn nested(depth: usize) -> Value {
+        (0..depth).fold(Value::from(1), |inner, _| list([inner]))
+    }
+
+    #[test]
+    fn a_call_whose_result_might_outgrow_the_limit_is_refused_before_it_is_made() {
+        let half = || letters(OUTPUT / 2);
+        let wide = |name: &str| Value::from(Kwargs::from_iter([(name, Value::from(OUTPUT))]));
+        let text = |text: &str| Value::from(text);
+        for (name, args, fits) in [
+            ("replace", vec![text(""), text(""), half()], true),
+            ("replace", vec![text("a"), text(""), half()], false),
+            ("replace", vec![text("abababab"), text("ab"), letters(OUTPUT / 4)], false),
+            ("replace", vec![text("abab"), text("ab"), letters(OUTPUT / 4)], true),
+            ("join", vec![list([text("a"), text("b")]), letters(OUTPUT / 3)], true),
+            ("join", vec![list([letters(999), letters(999)]), letters(20_000)], true),
+            ("join", vec![list([text("a"), text("b")]), half()], false),
+            ("join", vec![half(), list([text("a"), text("b")])], false),
+            ("join", vec![list([half(), half()])], false),
+            ("sum", vec![list([half(), half()])], false),
+            ("join", vec![half()], false),
+            ("join", vec![letters(OUTPUT / 4)], true),
+            ("join", vec![letters(OUTPUT / 8), letters(4)], true),
+            ("indent", vec![text("a\n"), letters(OUTPUT / 4)], true),
+            ("indent", vec![text("a\n"), letters(OUTPUT / 3)], false),
+            ("indent", vec![text("a"), Value::from(OUTPUT)], false),
+            ("indent", vec![text("a"), wide("width")], false),
+            ("indent", vec![text("a"), wide("first")], true),
+            ("escape", vec![letters(OUTPUT / 6)], true),
+            ("e", vec![letters(OUTPUT / 6 + 1)], false),
+            ("batch", vec![list([]), Value::from(OUTPUT)], false),
+            ("slice", vec![list([]), Value::from(OUTPUT)], false),
+            ("batch", vec![list([]), Value::from(1000)], true),
+            ("format", vec![text("%9999d"), Value::from(1)], true),
+            ("format", vec![text("%9999d and %9999d"), Value::from(1)], true),
+            ("format", vec![text("%10000d"), Value::from(1)], false),
+            ("format", vec![text("%*d"), Value::from(1)], false),
+            ("format", vec![text("%s{}"), half()], false),
+            ("upper", vec![half(), half(), half()], true),
+        ] {
+            let result = pay_for_call(&Budget::new(), name, &args);
+            assert_eq!(result.is_ok(), fits, "{name} of {} arguments", args.len());
+        }
+    }
+
+    #[test]
+    fn calls_pay_for_their_arguments_and_for_all_that_they_compare() {
+        let paid = |name: &str, args: &[Value]| {
+            let budget = Budget::new();
+            pay_for_call(&budget, name, args).expect("below the limits");
+            budget.worked() as usize - CALL_BYTES
+        };
+        assert_eq!(paid("upper", &[letters(3), Value::from(7)]), 4 + 1);
+        assert_eq!(paid("list", &[list([letters(99)])]), size_of::<Value>() + 1);
+        let items = || list([letters(999), letters(999), letters(999)]);
+        let joined = paid("join", &[items(), letters(1)]);
+        assert!((3000..5000).contains(&joined), "{joined} for 3000 bytes");
+        let deep = || list([list([1; 100].map(Value::from))]);
+        let walk = {
+            let budget = Budget::new();
+            pay_deep(&budget, &deep(), 0).expect("below the limits");
+            budget.worked() as usize
+        };
+        assert!(walk > 100 * 64, "{walk}");
+        let compared = [
+            ("sort", vec![deep()]),
+            ("unique", vec![deep()]),
+            ("min", vec![deep()]),
+            ("max", vec![deep()]),
+            ("groupby", vec![deep()]),
+            ("dictsort", vec![deep()]),
+            ("pprint", vec![deep()]),
+            ("count", vec![deep()]),
+            ("format", vec![Value::from("%s"), deep()]),
+            ("join", vec![list([deep()])]),
+            ("get", vec![Value::from_pairs([("a", 1)]), deep()]),
+            ("changed", vec![Value::from(1), deep()]),
+        ];
+        for (name, args) in compared {
+            assert!(paid(name, &args) >= walk, "{name}");
+        }
+        for name in ["select", "reject", "selectattr", "rejectattr"] {
+            let three = list([1, 2, 3].map(Value::from));
+            let times = paid(name, &[three, Value::from("eq"), deep()]) / walk;
+            assert_eq!(times, 3, "{name}");
+        }
+        assert!(paid("get", &[deep(), Value::from("a")]) < walk);
+        assert!(paid("upper", &[deep()]) < walk);
+    }
+
+    #[test]
+    fn a_walk_pays_for_every_item_down_to_a_hundred_levels() {
+        let walk = |value: &Value| {
+            let budget = Budget::new();
+            pay_deep(&budget, value, 0).map(|()| budget.worked() as usize)
+        };
+        let paid = |value: &Value| walk(value).expect("below the limits");
+        let atom = 64 + 1;
+        assert_eq!(paid(&Value::from(1)), atom);
+        assert_eq!(paid(&letters(10)), atom + 10);
+        let item = size_of::<Value>();
+        assert_eq!(paid(&list([Value::from(1), letters(10)])), 3 * atom + 2 * item + 10);
+        let map = Value::from_pairs([("a", letters(10))]);
+        assert_eq!(paid(&map), 2 * atom + item + 10);
+        assert!(walk(&nested(100)).is_ok());
+        assert!(walk(&nested(101)).is_err());
+        let in_maps = |depth: usize| {
+            (0..depth).fold(Value::from(1), |inner, _| Value::from_pairs([("a", inner)]))
+        };
+        assert!(walk(&in_maps(100)).is_ok());
+        assert!(walk(&in_maps(101)).is_err());
+    }
+}

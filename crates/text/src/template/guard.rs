@@ -210,8 +210,8 @@ fn slice(budget: &Budget, object: &Value, bounds: [&Value; 3]) -> Result<Value, 
         return Err(wrong("a slice cannot have a step of 0"));
     }
     budget.make(shallow_bytes(object))?;
-    if object.is_undefined() || object.is_none() {
-        return Ok(Value::from(Vec::<Value>::new()));
+    if object.is_undefined() {
+        return Err(wrong("an undefined value has no slices"));
     }
     if let Some(text) = object.as_str() {
         let chars: Vec<char> = text.chars().collect();
@@ -219,13 +219,19 @@ fn slice(budget: &Budget, object: &Value, bounds: [&Value; 3]) -> Result<Value, 
         let picked = picks(chars.len(), start, stop, step);
         return Ok(Value::from(picked.map(|idx| chars[idx]).collect::<String>()));
     }
+    // As an attribute that is not there.
     if !matches!(object.kind(), ValueKind::Seq | ValueKind::Iterable) {
-        return Err(wrong("only texts and lists have slices"));
+        return Ok(Value::UNDEFINED);
     }
     let items = object.try_iter()?.checked().collect::<Result<Vec<_>, _>>()?;
     let picked = picks(items.len(), start, stop, step);
     let picked: Vec<Value> = picked.map(|idx| items[idx].clone()).collect();
-    Ok(if object.is_tuple() { Tuple::from(picked).into() } else { Value::from(picked) })
+    Ok(list_like(object, picked))
+}
+
+/// A tuple of these items where `object` is one, else a list.
+fn list_like(object: &Value, items: Vec<Value>) -> Value {
+    if object.is_tuple() { Tuple::from(items).into() } else { Value::from(items) }
 }
 
 /// The indices that a slice of `len` items takes, in order; `step` is not 0.
@@ -255,13 +261,13 @@ fn add(budget: &Budget, l: &Value, r: &Value) -> Result<Value, Error> {
         return Ok(Value::from([left, right].concat()));
     }
     let is_list = |v: &Value| matches!(v.kind(), ValueKind::Seq | ValueKind::Iterable);
-    if is_list(l) && is_list(r) {
+    if is_list(l) && is_list(r) && l.is_tuple() == r.is_tuple() {
         let n_items = l.len().unwrap_or(0).saturating_add(r.len().unwrap_or(0));
         budget.make(n_items.saturating_mul(size_of::<Value>()))?;
         let items = l.try_iter()?.checked().chain(r.try_iter()?.checked());
-        return Ok(Value::from(items.collect::<Result<Vec<_>, _>>()?));
+        return Ok(list_like(l, items.collect::<Result<Vec<_>, _>>()?));
     }
-    arithmetic("+", l, r, i128::checked_add, |a, b| a + b)
+    arithmetic("+", l, r, i128::checked_add, |a, b| Some(a + b))
 }
 
 fn multiply(budget: &Budget, l: &Value, r: &Value) -> Result<Value, Error> {
@@ -281,9 +287,9 @@ fn multiply(budget: &Budget, l: &Value, r: &Value) -> Result<Value, Error> {
         let items: Vec<Value> = repeated.try_iter()?.checked().collect::<Result<_, _>>()?;
         let n_items = items.len().saturating_mul(times);
         budget.make(n_items.saturating_mul(size_of::<Value>()))?;
-        return Ok(Value::from(vec![items; times].concat()));
+        return Ok(list_like(repeated, vec![items; times].concat()));
     }
-    arithmetic("*", l, r, i128::checked_mul, |a, b| a * b)
+    arithmetic("*", l, r, i128::checked_mul, |a, b| Some(a * b))
 }
 
 fn concat(budget: &Budget, l: &Value, r: &Value) -> Result<Value, Error> {
@@ -309,11 +315,11 @@ fn remainder(
         pay_for_call(budget, "format", &args)?;
         return state.apply_filter("format", &args);
     }
-    let integers = |a: i128, b: i128| match a.checked_rem(b)? {
-        rest if rest != 0 && (rest < 0) != (b < 0) => Some(rest + b),
-        rest => Some(rest),
+    let integers = |a: i128, b: i128| {
+        let rest = a.checked_rem(b)?;
+        Some(if rest.signum() == -b.signum() { rest + b } else { rest })
     };
-    arithmetic("%", l, r, integers, |a, b| a - b * (a / b).floor())
+    arithmetic("%", l, r, integers, |a, b| (b != 0.0).then(|| a - b * (a / b).floor()))
 }
 
 fn values(args: Rest<ValueOrKwargs>) -> Vec<Value> {
@@ -325,7 +331,7 @@ fn arithmetic(
     l: &Value,
     r: &Value,
     integers: fn(i128, i128) -> Option<i128>,
-    floats: fn(f64, f64) -> f64,
+    floats: fn(f64, f64) -> Option<f64>,
 ) -> Result<Value, Error> {
     let integer = |v: &Value| match v.kind() {
         ValueKind::Bool => Some(i128::from(v.is_true())),
@@ -340,10 +346,8 @@ fn arithmetic(
         let n = integers(a, b).ok_or_else(|| wrong(symbol, l, r))?;
         return Ok(i64::try_from(n).map_or_else(|_| Value::from(n), Value::from));
     }
-    match (float(l), float(r)) {
-        (Some(a), Some(b)) => Ok(Value::from(floats(a, b))),
-        _ => Err(wrong(symbol, l, r)),
-    }
+    let result = float(l).zip(float(r)).and_then(|(a, b)| floats(a, b));
+    result.map(Value::from).ok_or_else(|| wrong(symbol, l, r))
 }
 
 fn wrong(symbol: &str, l: &Value, r: &Value) -> Error {

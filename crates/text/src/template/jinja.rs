@@ -207,13 +207,12 @@ fn pad(text: &str, method: &str, width: Option<&Value>, fill: &str) -> Result<Va
     }))
 }
 
-fn swapped(c: char) -> char {
-    let mut upper = c.to_uppercase();
-    let mut lower = c.to_lowercase();
-    match (upper.next(), lower.next()) {
-        (Some(other), _) if c.is_lowercase() && upper.next().is_none() => other,
-        (_, Some(other)) if c.is_uppercase() && lower.next().is_none() => other,
-        _ => c,
+fn swapped(c: char) -> String {
+    // The letter of a title has neither case and stays.
+    match (c.is_lowercase(), c.is_uppercase()) {
+        (true, _) => c.to_uppercase().collect(),
+        (_, true) => c.to_lowercase().collect(),
+        _ => c.into(),
     }
 }
 

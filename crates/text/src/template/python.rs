@@ -49,10 +49,8 @@ impl<'b> Text<'b> {
     fn repr(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         check_depth(depth)?;
         match value.kind() {
-            ValueKind::None => self.push("None"),
             ValueKind::Undefined => self.push("Undefined"),
-            ValueKind::Bool => self.push(if value.is_true() { "True" } else { "False" }),
-            ValueKind::Number => self.push(&number(value)),
+            ValueKind::Number => self.push(&number(value, "nan", "inf")),
             ValueKind::String => {
                 let text = value.as_str().unwrap_or_default();
                 self.quote_python(text)
@@ -80,6 +78,7 @@ impl<'b> Text<'b> {
                 }
                 self.push("}")
             }
+            // The engine prints `None`, `True` and `False` as Python does.
             _ => self.push(&value.to_string()),
         }
     }
@@ -118,7 +117,7 @@ impl<'b> Text<'b> {
         match value.kind() {
             ValueKind::None => self.push("null"),
             ValueKind::Bool => self.push(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => self.push(&number(value)),
+            ValueKind::Number => self.push(&number(value, "NaN", "Infinity")),
             ValueKind::String => self.quote_json(value.as_str().unwrap_or_default(), style),
             ValueKind::Seq | ValueKind::Iterable => {
                 let mut n_items = 0;
@@ -145,24 +144,33 @@ impl<'b> Text<'b> {
                 for (idx, key) in keys.iter().enumerate() {
                     self.push(if idx == 0 { "{" } else { &style.item_separator })?;
                     self.new_line(style, depth + 1)?;
-                    match key.as_str() {
-                        Some(text) => self.quote_json(text, style)?,
-                        None => {
-                            self.push("\"")?;
-                            self.json_at(key, style, depth + 1)?;
-                            self.push("\"")?;
-                        }
-                    }
+                    self.json_key(key, style)?;
                     self.push(&style.key_separator)?;
                     self.json_at(&value.get_item(key)?, style, depth + 1)?;
                 }
                 self.new_line(style, depth)?;
                 self.push("}")
             }
-            kind => Err(Error::new(
-                ErrorKind::BadSerialization,
-                format!("a value of type {kind} has no JSON form"),
-            )),
+            kind => {
+                let reason = format!("a value of type {kind} has no JSON form");
+                Err(Error::new(ErrorKind::BadSerialization, reason))
+            }
+        }
+    }
+
+    /// A key: a text, or an atom in quotes. Python refuses lists and tuples here.
+    fn json_key(&mut self, key: &Value, style: &JsonStyle) -> Result<(), Error> {
+        match key.kind() {
+            ValueKind::String => self.json_at(key, style, 0),
+            ValueKind::None | ValueKind::Bool | ValueKind::Number => {
+                self.push("\"")?;
+                self.json_at(key, style, 0)?;
+                self.push("\"")
+            }
+            kind => {
+                let reason = format!("a key of type {kind} has no JSON form");
+                Err(Error::new(ErrorKind::BadSerialization, reason))
+            }
         }
     }
 
@@ -218,16 +226,17 @@ fn unprintable() -> Error {
     Error::new(ErrorKind::WriteFailure, "a character could not be written")
 }
 
-/// `repr` of a number: integers as they are, floats as Python's shortest form.
-fn number(value: &Value) -> String {
+/// A number: integers as they are, floats as Python's shortest form. `repr` and `json.dumps` have
+/// names of their own for what is no finite number.
+fn number(value: &Value, nan: &str, infinity: &str) -> String {
     let Some(x) = (!value.is_integer()).then(|| f64::try_from(value.clone()).ok()).flatten() else {
         return value.to_string();
     };
     if x.is_nan() {
-        return "NaN".to_owned();
+        return nan.to_owned();
     }
     if x.is_infinite() {
-        return if x > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
+        return format!("{}{infinity}", if x.is_sign_negative() { "-" } else { "" });
     }
     let scientific = format!("{x:e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
@@ -242,15 +251,50 @@ fn number(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pelton_base::limits;
+
     use super::*;
 
     #[test]
     fn floats_print_as_in_python() {
-        let cases =
-            [(2.5, "2.5"), (1.0, "1.0"), (1e16, "1e+16"), (1.5e-7, "1.5e-07"), (0.0001, "0.0001")];
-        for (x, expected) in cases {
-            assert_eq!(number(&Value::from(x)), expected);
+        for (x, expected) in [
+            (2.5, "2.5"),
+            (2.25, "2.25"),
+            (1.0, "1.0"),
+            (-0.0, "-0.0"),
+            (1e15, "1000000000000000.0"),
+            (1e16, "1e+16"),
+            (-1.25e16, "-1.25e+16"),
+            (1.5e-7, "1.5e-07"),
+            (0.0001, "0.0001"),
+            (0.00001, "1e-05"),
+            (1e300, "1e+300"),
+            (f64::NAN, "nan"),
+            (f64::INFINITY, "inf"),
+            (f64::NEG_INFINITY, "-inf"),
+        ] {
+            assert_eq!(number(&Value::from(x), "nan", "inf"), expected);
         }
-        assert_eq!(number(&Value::from(7)), "7");
+        assert_eq!(number(&Value::from(7), "nan", "inf"), "7");
+    }
+
+    #[test]
+    fn every_piece_is_paid_for_even_an_empty_one() {
+        let paid = |pieces: &[&str]| {
+            let budget = Budget::new();
+            let mut text = Text::new(&budget);
+            pieces.iter().for_each(|piece| text.push(piece).expect("far below the limits"));
+            budget.worked()
+        };
+        assert_eq!(paid(&["", ""]), 128);
+        assert_eq!(paid(&["abc"]), 67);
+        // A text that grows past its limit ends there, however small its pieces.
+        let (budget, half) = (Budget::new(), "a".repeat(limits::TEMPLATE_OUTPUT_BYTES / 2));
+        let mut text = Text::new(&budget);
+        for piece in [&half, &half, ""] {
+            text.push(piece).expect("within the limit");
+        }
+        text.push("a").expect_err("beyond the limit");
+        assert_eq!(budget.exceeded(), Some((half.len() as u64 * 2, "bytes of text")));
     }
 }
