@@ -118,7 +118,7 @@ impl CharsMap {
 }
 
 fn label(unit: u32) -> u32 {
-    unit & (1 << 31 | 0xff)
+    unit & 0x8000_00ff
 }
 
 fn has_value(unit: u32) -> bool {
@@ -126,7 +126,7 @@ fn has_value(unit: u32) -> bool {
 }
 
 fn value(unit: u32) -> usize {
-    (unit & !(1 << 31)) as usize
+    (unit & 0x7fff_ffff) as usize
 }
 
 fn offset(unit: u32) -> usize {
@@ -151,7 +151,7 @@ pub(crate) fn from_base64(text: &str) -> Option<Vec<u8>> {
                 b'/' => 63,
                 _ => return None,
             };
-            bits = bits << 6 | u32::from(n);
+            bits = bits * 64 + u32::from(n);
         }
         let whole = (bits << (6 * (4 - group.len()))).to_be_bytes();
         bytes.extend_from_slice(&whole[1..group.len()]);
@@ -193,6 +193,46 @@ mod tests {
         assert_eq!(map.apply("xaay\0é"), "xcdcdy\0é");
     }
 
+    /// A table of these units, all others zero.
+    fn table(n_units: usize, units: &[(usize, u32)], text: &str) -> Result<CharsMap, String> {
+        let mut all = vec![0u32; n_units];
+        for (place, unit) in units {
+            all[*place] = *unit;
+        }
+        let size = (n_units as u32 * 4).to_le_bytes();
+        let units = all.iter().flat_map(|unit| unit.to_le_bytes());
+        CharsMap::parse(&size.into_iter().chain(units).chain(text.bytes()).collect::<Vec<u8>>())
+    }
+
+    #[test]
+    fn a_place_may_have_any_bits_and_a_path_any_length() {
+        // `a` has children at 0x103 ^ byte; its child `b` has its value in place 0, which is 9.
+        let (a, b) = (u32::from(b'a'), u32::from(b'b'));
+        let units = [
+            (0, 9),
+            (0x61, (0x61 ^ 0x103) << 10 | a),
+            (0x103 ^ 0x62, (0x103 ^ 0x62) << 10 | 1 << 8 | b),
+        ];
+        let map = table(512, &units, "........\0cd\0").expect("a table");
+        assert_eq!(map.apply("abxaab b"), "cdxacd b");
+        let error = table(512, &units, "........\0cd").expect_err("no end of the value");
+        assert!(error.contains("replacement"), "{error}");
+        let error = table(384, &[(0, 0x1ff << 10)], "").expect_err("children outside");
+        assert!(error.contains("children"), "{error}");
+        // What is no child of a node is never read.
+        table(256, &[(200, 1 << 8 | 5)], "").expect("nothing leads there");
+        // An offset that counts in 256s.
+        let far = [(0, 1 << 10 | 1 << 9), (256 ^ 0x61, (256 ^ 0x61) << 10 | 1 << 8 | a)];
+        assert_eq!(table(512, &far, &("-".repeat(1536) + "z\0")).expect("a table").apply("a"), "z");
+    }
+
+    #[test]
+    fn a_match_that_ends_inside_a_character_is_ignored() {
+        // The first byte of `é` is replaced by the text in place 0.
+        let table = table(256, &[(0xc3, 0xc3 << 10 | 1 << 8 | 0xc3)], "x\0").expect("a table");
+        assert_eq!(table.apply("\u{e9}a\u{e9}"), "\u{e9}a\u{e9}");
+    }
+
     #[test]
     fn base_64_reads_every_length() {
         for (text, bytes) in
@@ -200,6 +240,12 @@ mod tests {
         {
             assert_eq!(from_base64(text).as_deref(), Some(bytes));
         }
+        let all = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let bits = from_base64(all)
+            .expect("every digit")
+            .into_iter()
+            .fold(String::new(), |s, b| s + &format!("{b:08b}"));
+        assert_eq!(bits, (0..64).map(|n| format!("{n:06b}")).collect::<String>());
         for text in ["A", "A===", "AQ=A", "A\n==", "====", "-w=="] {
             assert_eq!(from_base64(text), None, "{text}");
         }

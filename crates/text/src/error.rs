@@ -100,3 +100,28 @@ pub(crate) fn read_optional(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, 
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_file_that_is_not_there_may_be_left_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a");
+        assert_eq!(read_optional(&path, 2).expect("no file"), None);
+        std::fs::write(&path, "ab").expect("written");
+        assert_eq!(read_optional(&path, 2).expect("a file").as_deref(), Some(&b"ab"[..]));
+        let error = read_optional(&path, 1).expect_err("too large").to_string();
+        assert!(error.contains("has 2 bytes; the limit is 1"), "{error}");
+        let error = read_optional(folder.path(), 1).expect_err("a folder").to_string();
+        assert!(error.starts_with("cannot read"), "{error}");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_file_that_says_it_is_empty_is_too_large_all_the_same() {
+        let error = read_limited(Path::new("/proc/version"), 3).expect_err("too large").to_string();
+        assert!(error.contains("has 4 bytes; the limit is 3"), "{error}");
+    }
+}

@@ -207,4 +207,39 @@ mod tests {
         let tokenizer = tokenizer(&names);
         assert_eq!(tokenizer.gap().expect("all are there").ends(), [TokenId(29)]);
     }
+
+    #[test]
+    fn the_order_the_middle_and_the_ends_are_those_of_the_family() {
+        for (names, expected, ends) in [
+            (&["[PREFIX]", "[SUFFIX]"][..], "[SUFFIX]z[PREFIX]ab", &[][..]),
+            (
+                &["<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>"],
+                "<[fim-suffix]>z<[fim-prefix]>ab<[fim-middle]>",
+                &[],
+            ),
+            (
+                &["<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<fim_pad>", "<|endoftext|>"],
+                "<fim_prefix>ab<fim_suffix>z<fim_middle>",
+                &["<|endoftext|>", "<fim_pad>"],
+            ),
+            (
+                &["<PRE>", "<SUF>", "<MID>", "<EOT>", "<|endoftext|>"],
+                "<PRE>ab<SUF>z<MID>",
+                &["<EOT>"],
+            ),
+            (
+                &["▁<PRE>", "▁<SUF>", "▁<MID>", "▁<EOT>", "<|endoftext|>"],
+                "▁<PRE>ab▁<SUF>z▁<MID>",
+                &["▁<EOT>"],
+            ),
+        ] {
+            let tokenizer = tokenizer(names);
+            let gap = tokenizer.gap().expect(expected);
+            let letters = |text: &str| tokenizer.encode(text, false).expect("letters");
+            let prompt = gap.around(&letters("ab"), &letters("z"));
+            assert_eq!(tokenizer.decode(&prompt, false), expected);
+            let ids: Vec<_> = ends.iter().filter_map(|name| tokenizer.token_id(name)).collect();
+            assert_eq!((gap.ends(), ids.len()), (&ids[..], ends.len()), "{expected}");
+        }
+    }
 }

@@ -285,3 +285,36 @@ impl GgufVocab {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vocabulary_has_a_token_and_no_more_than_the_limit() {
+        let of =
+            |n_tokens| GgufVocab { tokens: vec![Vec::new(); n_tokens], ..GgufVocab::default() };
+        assert!(of(0).check().is_err());
+        assert!(of(1).check().is_ok());
+        assert!(of(limits::MODEL_VOCAB).check().is_ok());
+        assert!(of(limits::MODEL_VOCAB + 1).check().is_err());
+    }
+
+    #[test]
+    fn the_tokens_of_bert_are_spelled_as_its_own_files_spell_them() {
+        let tokens = ["[PAD]", "[UNK]", "▁a", "b", "▁[", "[", "]", "[x", "x]", "<s>"];
+        let mut kinds = vec![TokenKind::Normal; tokens.len()];
+        kinds[9] = TokenKind::Control;
+        let vocab = GgufVocab {
+            model: "bert".to_owned(),
+            tokens: tokens.iter().map(|token| token.as_bytes().to_vec()).collect(),
+            kinds,
+            ..GgufVocab::default()
+        };
+        let spelled: Vec<_> = (0..).zip(tokens).map(|(id, t)| vocab.spelling(id, t)).collect();
+        let expected = ["[PAD]", "[UNK]", "a", "##b", "[", "##[", "##]", "##[x", "##x]", "<s>"];
+        assert_eq!(spelled, expected);
+        let other = GgufVocab { model: "llama".to_owned(), ..vocab };
+        assert_eq!((other.spelling(2, "▁a"), other.spelling(3, "b")), ("▁a".into(), "b".into()));
+    }
+}

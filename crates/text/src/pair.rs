@@ -42,7 +42,7 @@ impl PairFrame {
     /// Puts two texts, without special tokens of their own, into the frame.
     pub fn join(&self, a: &[TokenId], b: &[TokenId]) -> PairTokens {
         let mut pair = PairTokens::default();
-        let n = self.n_special() + a.len() + b.len();
+        let n = [self.n_special(), a.len(), b.len()].into_iter().sum();
         pair.tokens.reserve_exact(n);
         pair.kinds.reserve_exact(n);
         pair.special(&self.before);
@@ -188,6 +188,7 @@ mod tests {
             r#"{"type": "RobertaProcessing", "sep": ["e", 2], "cls": ["s", 1],
                 "trim_offsets": true, "add_prefix_space": false}"#,
         );
+        assert_eq!([&bert, &roberta].map(|t| t.pair_frame().expect("a frame").n_special()), [3, 4]);
         let pair = roberta.pair_frame().expect("a frame").join(&ids(&[3]), &ids(&[4]));
         assert_eq!((pair.tokens, pair.kinds), (ids(&[1, 3, 2, 2, 4, 2]), vec![0; 6]));
         let none = tokenizer("null").pair_frame().expect("a frame");
@@ -209,5 +210,8 @@ mod tests {
         let error = template(&["B", "A"]).pair_frame().expect_err("turned round").to_string();
         assert!(error.contains("first text and then the second"), "{error}");
         template(&["A", "B"]).pair_frame().expect("in order");
+        for pair in [&["A"][..], &["B"], &["A", "B", "A"], &["A", "B", "B"]] {
+            template(pair).pair_frame().expect_err("each text once");
+        }
     }
 }

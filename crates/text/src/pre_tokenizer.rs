@@ -283,6 +283,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_some_families_begin_or_end_a_text_of_their_own_or_compose_characters() {
+        let names = |has: fn(&PreTokenizer) -> bool| {
+            let rules = PRE_TOKENIZERS.iter().filter(|pre| has(pre));
+            rules.map(|pre| pre.names[0]).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(names(|pre| pre.adds_bos), "roberta-bpe llama-bpe tekken chameleon");
+        assert_eq!(names(|pre| pre.adds_eos), "roberta-bpe");
+        assert_eq!(names(|pre| pre.ignores_merges), "llama-bpe tekken");
+        assert_eq!(names(|pre| pre.normalizes_nfc), "olmo command-r qwen2 qwen35");
+        let is_gpt2 = |pre: &PreTokenizer| matches!(pre.steps, [Step::Gpt2]);
+        assert_eq!(names(is_gpt2), "default olmo roberta-bpe");
+        assert!(known_pre_tokenizers().ends_with("tiny_aya, cohere2moe, exaone-moe"));
+    }
+
+    #[test]
     fn every_rule_builds_and_no_name_is_given_twice() {
         let mut seen = std::collections::BTreeSet::new();
         for pre in PRE_TOKENIZERS {

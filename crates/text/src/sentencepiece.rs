@@ -223,11 +223,11 @@ impl SentencePiece {
         while let Some(piece) = stack.pop() {
             match self.pieces.get(piece) {
                 Some(&id) => match unused.get(piece) {
-                    Some(&split) if self.kinds[id as usize] == TokenKind::Unused => {
+                    Some(&split) => {
                         let (left, right) = piece.split_at(split);
                         stack.extend([right, left]);
                     }
-                    _ => {
+                    None => {
                         ids.push(TokenId(id));
                         *previous_unknown = false;
                     }
@@ -355,4 +355,92 @@ fn literal_at(literals: &Literals, text: &str) -> Option<(usize, u32)> {
 
 fn char_len(text: &str) -> usize {
     text.chars().next().map_or(1, char::len_utf8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A vocabulary of these pieces, all with their kind and score, and no space before a text.
+    fn vocab(pieces: &[(&str, TokenKind, f32)]) -> GgufVocab {
+        GgufVocab {
+            tokens: pieces.iter().map(|(text, ..)| text.as_bytes().to_vec()).collect(),
+            kinds: pieces.iter().map(|(_, kind, _)| *kind).collect(),
+            scores: pieces.iter().map(|(.., score)| *score).collect(),
+            add_space_prefix: Some(false),
+            ..GgufVocab::default()
+        }
+    }
+
+    fn spelled(vocab: &GgufVocab, text: &str) -> Vec<String> {
+        let model = SentencePiece::new(vocab).expect("a vocabulary");
+        let token =
+            |id: TokenId| String::from_utf8_lossy(&vocab.tokens[id.0 as usize]).into_owned();
+        model.encode(text, false).into_iter().map(token).collect()
+    }
+
+    const LETTERS: [(&str, TokenKind, f32); 5] = [
+        ("<unk>", TokenKind::Unknown, 0.0),
+        ("a", TokenKind::Normal, -9.0),
+        ("b", TokenKind::Normal, -9.0),
+        ("c", TokenKind::Normal, -9.0),
+        ("d", TokenKind::Normal, -9.0),
+    ];
+
+    #[test]
+    fn pairs_are_joined_by_score_then_from_the_left_and_never_across_what_was_joined() {
+        let with = |pieces: &[(&'static str, f32)]| {
+            let pieces = pieces.iter().map(|(text, score)| (*text, TokenKind::Normal, *score));
+            vocab(&LETTERS.into_iter().chain(pieces).collect::<Vec<_>>())
+        };
+        // `bc` is still waiting when `b` is gone and `cd` is as long as `bc` was to be.
+        let vocab = with(&[("ab", -1.0), ("cd", -2.0), ("bc", -3.0)]);
+        assert_eq!(spelled(&vocab, "abcd"), ["ab", "cd"]);
+        assert_eq!(spelled(&vocab, "abc"), ["ab", "c"]);
+        assert_eq!(spelled(&vocab, "bcd"), ["b", "cd"]);
+        let vocab = with(&[("aa", -1.0), ("aaa", -1.0), ("ab", -1.0)]);
+        assert_eq!(spelled(&vocab, "aaaab"), ["aaa", "ab"]);
+        assert_eq!(spelled(&vocab, "aab"), ["aa", "b"]);
+        let vocab = with(&[("ab", -2.0), ("bc", -1.0), ("abc", -3.0), ("abcd", -4.0)]);
+        assert_eq!(spelled(&vocab, "abcd"), ["abcd"]);
+        assert_eq!(spelled(&vocab, "abab"), ["ab", "ab"]);
+    }
+
+    #[test]
+    fn an_unused_piece_comes_apart_as_it_was_joined_and_a_run_of_unknowns_is_one() {
+        let pieces = [("ab", TokenKind::Unused, -1.0), ("abc", TokenKind::Normal, -2.0)];
+        let with = vocab(&LETTERS.into_iter().chain(pieces).collect::<Vec<_>>());
+        assert_eq!(spelled(&with, "abcabd"), ["abc", "a", "b", "d"]);
+        let pieces = [("ab", TokenKind::Normal, -1.0), ("abc", TokenKind::Unused, -2.0)];
+        let with = vocab(&LETTERS.into_iter().chain(pieces).collect::<Vec<_>>());
+        assert_eq!(spelled(&with, "abcd"), ["ab", "c", "d"]);
+        assert_eq!(spelled(&with, "xyaz x"), ["<unk>", "a", "<unk>"]);
+        assert_eq!(spelled(&vocab(&LETTERS[1..]), "xa"), ["a"]);
+    }
+
+    #[test]
+    fn the_table_leaves_tokens_of_the_user_alone() {
+        // `a` becomes `cd`: its node leads to place 1, which leads to the text in place 0.
+        let mut units = [0u32; 256];
+        units[0x61] = (0x61 ^ 1) << 10 | 1 << 8 | 0x61;
+        units[1] = 1 << 31;
+        let mut vocab = vocab(&[("xa", TokenKind::UserDefined, 0.0)]);
+        vocab.precompiled_charsmap = 1024u32.to_le_bytes().to_vec();
+        vocab.precompiled_charsmap.extend(units.iter().flat_map(|unit| unit.to_le_bytes()));
+        vocab.precompiled_charsmap.extend(b"cd\0");
+        let model = SentencePiece::new(&vocab).expect("a vocabulary");
+        for (text, expected) in
+            [("a\u{e9}xaaxab", "cd\u{e9}xacdxab"), ("xa", "xa"), ("x a", "x▁cd"), ("", "")]
+        {
+            assert_eq!(model.normalized(text), expected);
+        }
+    }
+
+    #[test]
+    fn candidates_are_equal_where_neither_comes_before_the_other() {
+        let at = |score, left| Candidate { score, left, right: left + 1, n_bytes: 2 };
+        assert_eq!(at(1.0, 2), Candidate { n_bytes: 3, ..at(1.0, 2) });
+        assert_ne!(at(1.0, 2), at(1.0, 3));
+        assert!(at(1.0, 2) > at(1.0, 3) && at(1.0, 2) > at(0.5, 1));
+    }
 }

@@ -228,5 +228,51 @@ mod tests {
         assert_eq!((first(&words, "@@a").as_str(), words.bytes_of("@@a")), ("@@a", b"a".to_vec()));
         assert_eq!((first(&words, ".").as_str(), words.bytes_of(".")), (".", b" .".to_vec()));
         assert_eq!(TokenDecoder::word_piece().bytes_of("."), b".");
+        let never = decoder(r#"{"type": "Metaspace", "add_prefix_space": false}"#);
+        assert!(never.at_start("▁▁a", b"  a").is_none() && !never.strips_leading_space);
+        let stripping = decoder(
+            r#"{"type": "Sequence", "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+                {"type": "Strip", "content": "x", "start": 0, "stop": 0}]}"#,
+        );
+        assert!(stripping.at_start("▁▁a", b"  a").is_none() && stripping.strips_leading_space);
+        let pieces = TokenDecoder::metaspace(true);
+        assert!(
+            pieces.strips_leading_space && !TokenDecoder::metaspace(false).strips_leading_space
+        );
+        assert_eq!(
+            (pieces.bytes_of("<0x20>"), pieces.bytes_of("▁a")),
+            (vec![b' '], b" a".to_vec())
+        );
+        assert_eq!(pieces.at_start("▁▁a", b"  a").as_deref(), Some(&b"a"[..]));
+        assert_eq!(pieces.at_start("<0x20>", b" "), None);
+    }
+
+    #[test]
+    fn replacements_and_levels_beyond_the_limits_are_refused_and_long_tokens_left_alone() {
+        let replace = |from: &str, to: &str| serde_json::json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+        let steps = |steps: Vec<Value>| serde_json::json!({"type": "Sequence", "decoders": steps});
+        let decoder = |json: &Value| TokenDecoder::new(Some(json), "tokenizer.json");
+        let nested = |n: usize| {
+            (0..n).fold(serde_json::json!({"type": "Fuse"}), |inner, _| steps(vec![inner]))
+        };
+        for (json, fits) in [
+            (replace("a", &"b".repeat(64)), true),
+            (replace("a", &"b".repeat(65)), false),
+            (steps(vec![replace("a", "b"); 16]), true),
+            (steps(vec![replace("a", "b"); 17]), false),
+            (nested(8), true),
+            (nested(9), false),
+            (serde_json::json!({"type": "Strip", "content": " ", "start": 2, "stop": 0}), false),
+            (serde_json::json!({"type": "Strip", "content": "x", "start": 1, "stop": 0}), false),
+            (serde_json::json!({"type": "Strip", "content": " ", "start": 1, "stop": 1}), false),
+        ] {
+            assert_eq!(decoder(&json).is_ok(), fits, "{json}");
+        }
+        let longer = decoder(&replace("a", "bb")).expect("a decoder");
+        assert_eq!(longer.bytes_of(&"a".repeat(MAX_TOKEN_BYTES)).len(), 2 * MAX_TOKEN_BYTES);
+        assert_eq!(longer.bytes_of(&"a".repeat(MAX_TOKEN_BYTES + 1)).len(), MAX_TOKEN_BYTES + 1);
+        assert_eq!(decoder(&replace("", "b")).expect("a decoder").bytes_of("xy"), b"xy");
     }
 }

@@ -178,9 +178,7 @@ impl Tokenizer {
             if let (Some(true), Some(bos)) = (self.prepend_bos, self.bos) {
                 ids.insert(0, bos);
             }
-            if let (Some(true), Some(eos)) = (self.append_eos, self.eos)
-                && (decided || ids.last() != Some(&eos))
-            {
+            if let (Some(true), Some(eos)) = (self.append_eos, self.eos) {
                 ids.push(eos);
             }
         }

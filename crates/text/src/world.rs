@@ -292,7 +292,18 @@ mod tests {
         ] {
             assert_eq!(read_literal(literal).as_deref(), Some(bytes), "{literal}");
         }
-        for wrong in ["a", "'a", r"'\q'", r"'\x4'", r"b'\u4f60'", "b'日'", "", "'"] {
+        for wrong in [
+            "a",
+            "'a",
+            r"'\q'",
+            r"'\x4'",
+            r"b'\u4f60'",
+            r"b'\u0041'",
+            r"b'\U00000041'",
+            "b'日'",
+            "",
+            "'",
+        ] {
             assert_eq!(read_literal(wrong), None, "{wrong}");
         }
     }

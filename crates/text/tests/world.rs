@@ -123,8 +123,39 @@ fn the_longest_control_token_is_read_and_the_fields_of_a_folder_name_tokens_by_t
         "special": false}}}"#;
     write("tokenizer_config.json", config).expect("written");
     let tokenizer = Tokenizer::from_folder(temp.path()).expect("a tokenizer");
-    assert_eq!(tokenizer.eos(), Some(TokenId(2)));
+    assert_eq!((tokenizer.bos(), tokenizer.eos()), (Some(TokenId(0)), Some(TokenId(2))));
+    let vocab = GgufVocab::from_folder(temp.path()).expect("a list").expect("a vocabulary");
+    assert!(vocab.origin.ends_with(LIST), "{}", vocab.origin);
     assert_eq!(tokenizer.encode("a\\(a", false).expect("ids"), [1, 3, 1].map(TokenId));
+}
+
+#[test]
+fn a_text_is_refused_by_its_beginning_only_beyond_the_limits_margin() {
+    let long = "b".repeat(56);
+    let vocab = GgufVocab {
+        model: "rwkv".to_owned(),
+        tokens: vec![b"a".to_vec(), long.clone().into_bytes()],
+        ..GgufVocab::default()
+    };
+    let tokenizer = vocab.into_tokenizer().expect("a tokenizer");
+    let options = EncodeOptions { add_special: false, parse_special: false };
+    let count = |text: &str, limit| {
+        tokenizer.encode_at_most(text, options, limit).map(|tokens| tokens.len())
+    };
+    // 1024 bytes are not only the beginning; of one more, the beginning has too many tokens.
+    assert_eq!(count(&"a".repeat(1024), 20).expect("encoded whole"), 1024);
+    let error = count(&"a".repeat(1025), 20).expect_err("too long").to_string();
+    assert!(error.contains("more than 960 tokens; at most 20"), "{error}");
+    // 1024 bytes of 89 tokens: 20, a quarter of it, and 64.
+    let at_margin = long.repeat(17) + &"a".repeat(72 + 5);
+    assert_eq!(count(&at_margin, 20).expect("encoded whole"), 89 + 5);
+    count(&at_margin, 19).expect_err("beyond the margin");
+    // The length of a prompt is looked at before its tokens.
+    let most = pelton_base::limits::PROMPT_BYTES;
+    let error = tokenizer.encode(&"q".repeat(most), true).expect_err("no token").to_string();
+    assert!(error.contains("the byte 113"), "{error}");
+    let error = tokenizer.encode(&"q".repeat(most + 1), true).expect_err("too long").to_string();
+    assert!(error.contains("the prompt has 16777217 bytes"), "{error}");
 }
 
 #[test]

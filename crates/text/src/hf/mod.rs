@@ -404,3 +404,103 @@ fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, TextError> {
         TextError::Panicked { message: text.unwrap_or("no message").to_owned() }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn replace(pattern: Value, content: usize) -> Value {
+        json!({"type": "Replace", "pattern": pattern, "content": "x".repeat(content)})
+    }
+
+    /// A step inside `n` sequences of steps of this field.
+    fn nested(field: &str, n: usize, step: Value) -> Value {
+        (0..n).fold(step, |inner, _| json!({"type": "Sequence", field: [inner]}))
+    }
+
+    /// A tokenizer of letters with other values in these fields.
+    fn letters(edits: &[(&str, Value)]) -> Result<Tokenizer, TextError> {
+        let mut json = json!({"version": "1.0", "added_tokens": [], "normalizer": null,
+            "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": []}});
+        for (pointer, value) in edits {
+            let (parent, field) = pointer.rsplit_once('/').expect("a path");
+            json.pointer_mut(parent).expect("an object")[field] = value.clone();
+        }
+        Tokenizer::from_bytes(json.to_string().as_bytes())
+    }
+
+    #[test]
+    fn a_normalizer_grows_a_text_by_its_replacements() {
+        let text = |text: &str| json!({"String": text});
+        let lower = json!({"type": "Lowercase"});
+        let prepend = |n: usize| json!({"type": "Prepend", "prepend": "x".repeat(n)});
+        let both = json!({"type": "Sequence",
+            "normalizers": [replace(text("a"), 3), replace(text("a"), 6)]});
+        for (step, expected) in [
+            (lower.clone(), 1),
+            (replace(text("ab"), 5), 3),
+            (replace(text("ab"), 0), 1),
+            (replace(text(""), 5), 6),
+            (replace(json!({"Regex": "a"}), 5), 6),
+            (prepend(1024), 1),
+            (prepend(1025), usize::MAX),
+            (both, 18),
+            (nested("normalizers", 8, lower.clone()), 1),
+            (nested("normalizers", 9, lower), usize::MAX),
+        ] {
+            assert_eq!(growth(&step, 0), expected, "{step}");
+        }
+        letters(&[("/normalizer", replace(text("a"), MAX_GROWTH))]).expect("just allowed");
+        let error = letters(&[("/normalizer", replace(text("a"), MAX_GROWTH + 1))]).map(drop);
+        let error = error.expect_err("grows too much").to_string();
+        assert!(error.contains("more than 64 times longer"), "{error}");
+    }
+
+    #[test]
+    fn what_the_crate_panics_on_is_found_down_to_eight_levels() {
+        let empty = || replace(json!({"String": ""}), 1);
+        assert!(!replaces_nothing(&replace(json!({"String": "a"}), 1), 0));
+        assert!(!replaces_nothing(&json!({"type": "Split", "pattern": {"String": ""}}), 0));
+        let table = |table: &str| json!({"type": "Precompiled", "precompiled_charsmap": table});
+        assert_eq!(wrong_charsmap(&table("#"), 0).as_deref(), Some("is not base 64"));
+        assert!(wrong_charsmap(&table("AAAA"), 0).is_some_and(|why| why.contains("fewer")));
+        let template = |id: &str| {
+            json!({"type": "TemplateProcessing", "pair": [{"SpecialToken": {"id": id}}],
+                "special_tokens": {"known": {}}})
+        };
+        assert_eq!(unlisted_token(&template("known"), 0), None);
+        for (n, is_found) in [(0, true), (1, true), (8, true), (9, false)] {
+            assert_eq!(replaces_nothing(&nested("normalizers", n, empty()), 0), is_found, "{n}");
+            let step = nested("normalizers", n, table("#"));
+            assert_eq!(wrong_charsmap(&step, 0).is_some(), is_found, "{n}");
+            let step = nested("processors", n, template("x"));
+            assert_eq!(unlisted_token(&step, 0).as_deref(), is_found.then_some("x"), "{n}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_refused_by_its_size_its_ids_and_its_merges() {
+        let most = limits::TOKENIZER_BYTES as usize;
+        let error_of = |n_bytes| {
+            Tokenizer::from_bytes(&vec![0; n_bytes]).map(drop).expect_err("no JSON").to_string()
+        };
+        assert!(!error_of(most).contains("the limit is"));
+        assert!(error_of(most + 1).contains("the limit is"));
+        let vocab = |id: usize| [("/model/vocab", json!({"a": id}))];
+        let largest = letters(&vocab(limits::MODEL_VOCAB - 1)).expect("the largest id");
+        assert_eq!(largest.vocab_size(), limits::MODEL_VOCAB);
+        let error = letters(&vocab(limits::MODEL_VOCAB)).map(drop).expect_err("too large");
+        assert!(error.to_string().contains("token id 4194304"), "{error}");
+        letters(&[("/model/merges", json!([["a", "b"]]))]).expect("a merge");
+        letters(&[("/model/merges", json!(["a b"]))]).expect("a merge");
+        for merges in [[["a", "z"]], [["z", "b"]], [["b", "a"]]] {
+            let error = letters(&[("/model/merges", json!(merges))]).map(drop).expect_err("no");
+            assert!(error.to_string().contains("not two tokens that join"), "{error}");
+        }
+        letters(&[("/model/continuing_subword_prefix", json!(""))]).expect("no prefix");
+        let error = letters(&[("/model/continuing_subword_prefix", json!("##"))]).map(drop);
+        assert!(error.expect_err("a prefix").to_string().contains("continuing_subword_prefix"));
+    }
+}

@@ -247,6 +247,53 @@ mod tests {
         }
     }
 
+    /// A vocabulary of these tokens, the first of which begins a text and the second ends it.
+    fn tokenizer(tokens: &[&str]) -> Tokenizer {
+        let vocab = crate::GgufVocab {
+            model: "rwkv".to_owned(),
+            tokens: tokens.iter().map(|token| token.as_bytes().to_vec()).collect(),
+            kinds: vec![crate::TokenKind::Control; tokens.len()],
+            bos: Some(0),
+            eos: Some(1),
+            ..crate::GgufVocab::default()
+        };
+        vocab.into_tokenizer().expect("a tokenizer")
+    }
+
+    #[test]
+    fn a_format_is_chosen_by_name_or_file_and_gets_the_tokens_of_the_vocabulary() {
+        let tokenizer = tokenizer(&["<b>", "<e>", "<|im_start|>", "<|im_end|>"]);
+        let chosen = ChatTemplate::choose("mistral", &tokenizer).expect("a name");
+        let tokens = [("bos_token", "<b>"), ("eos_token", "<e>")];
+        assert_eq!(chosen.tokens().tokens, tokens.map(|(k, v)| (k.to_owned(), v.to_owned())));
+        let said = [Message::new("user", "Q"), Message::new("assistant", "A")];
+        let text = chosen.render(&said, &RenderOptions::default());
+        assert_eq!(text.as_deref(), Ok("<b>[INST] Q [/INST] A<e>"));
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("own.jinja");
+        std::fs::write(&path, "own {{ eos_token }}").expect("written");
+        let own = ChatTemplate::choose(&path.display().to_string(), &tokenizer).expect("a file");
+        assert_eq!(own.render(&said, &RenderOptions::default()).as_deref(), Ok("own <e>"));
+        std::fs::write(&path, b"\xff").expect("written");
+        let error = ChatTemplate::choose(&path.display().to_string(), &tokenizer);
+        let error = error.expect_err("not UTF-8").to_string();
+        assert!(error.contains("own.jinja") && error.contains("UTF-8"), "{error}");
+        let error = ChatTemplate::choose("nope", &tokenizer).expect_err("neither").to_string();
+        assert!(error.contains("one of phi4, chatml, llama3, gemma, deepseek"), "{error}");
+    }
+
+    #[test]
+    fn a_vocabulary_is_told_the_format_that_looks_right_for_it() {
+        let chatml = tokenizer(&["<b>", "<e>", "<|im_start|>", "<|im_end|>"]);
+        assert_eq!(ChatTemplate::builtin_for(&chatml), Some("chatml"));
+        assert!(ChatTemplate::why_none(&chatml).contains("`--chat-template chatml`"));
+        let plain = tokenizer(&["<b>", "<e>", "<|im_start|>"]);
+        assert_eq!(ChatTemplate::builtin_for(&plain), None);
+        assert_eq!(ChatTemplate::why_none(&plain), "it has no chat template");
+        let names: Vec<&str> = ChatTemplate::builtin_names().collect();
+        assert_eq!((names.len(), names[0]), (BUILTIN.len(), "phi4"));
+    }
+
     #[test]
     fn no_format_hides_behind_an_earlier_one() {
         for (idx, builtin) in BUILTIN.iter().enumerate() {

@@ -419,7 +419,6 @@ fn failure(source: &TemplateSource, error: &minijinja::Error, budget: &Budget) -
         ErrorKind::OutOfFuel => {
             TemplateError::Limit { origin, limit: limits::TEMPLATE_FUEL, unit: "steps" }
         }
-        ErrorKind::SyntaxError => syntax(source, error),
         _ => {
             TemplateError::Failed { origin, line: error.line().unwrap_or(0), reason: reason(error) }
         }
