@@ -1,6 +1,7 @@
-//! A server with few file descriptors, little address space, or both.
+//! A server with few file descriptors, little address space, or both, and one that can write no file.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -10,12 +11,19 @@ use super::client::{self, answer};
 use super::neighbours::Neighbours;
 use super::server::Server;
 
-/// Limits of the shell's `ulimit`, and what they are.
-const LIMITS: [(&str, &str); 3] = [
+/// Commands of the shell that limit the server, and words for them.
+const LIMITS: [(&str, &str); 4] = [
     ("ulimit -n 48", "48 open files"),
     ("ulimit -v 1500000", "1.5 GB of address space"),
     ("ulimit -n 48; ulimit -v 1500000; ulimit -u 4096", "both, and 4,096 processes"),
+    (READ_ONLY, "all file systems read-only"),
 ];
+/// Goes on in a mount namespace of its own.
+const READ_ONLY: &str = r#"exec unshare -r -m sh -c '
+    while read -r _ _ _ _ place _; do mount -o remount,bind,ro "$place"; done \
+        </proc/self/mountinfo 2>/dev/null
+    if [ -w / ] || [ -w "${HOME:-/}" ]; then echo "files can still be written" >&2; exit 1; fi
+    exec "$0" "$@"' "$0" "$@""#;
 /// Silent connections, more than there are descriptors.
 const SILENT: usize = 200;
 
@@ -25,6 +33,10 @@ pub(super) fn run(binary: &Path, seed: u64, seconds: u64) -> anyhow::Result<()> 
     let expected = answer(&free.address)?;
     drop(free);
     for (limit, words) in LIMITS {
+        if limit == READ_ONLY && !has_namespaces() {
+            println!("NOTE: no mount namespace can be made here, so not tried: {words}");
+            continue;
+        }
         let mut server = Server::start_within(limit, binary, &flags)?;
         let neighbours = Neighbours::default();
         let slowest = std::thread::scope(|scope| {
@@ -46,6 +58,12 @@ pub(super) fn run(binary: &Path, seed: u64, seconds: u64) -> anyhow::Result<()> 
         );
     }
     Ok(())
+}
+
+/// Whether this process may make a mount namespace and mount in it.
+fn has_namespaces() -> bool {
+    let mount = ["-r", "-m", "mount", "-o", "remount,bind,ro", "/"];
+    Command::new("unshare").args(mount).output().is_ok_and(|it| it.status.success())
 }
 
 /// Asks for health and for an answer until the time is up; the slowest answer of `/health`.

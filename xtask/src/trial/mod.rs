@@ -51,7 +51,7 @@ enum Trial {
         #[arg(long, default_value_t = 1800)]
         seconds: u64,
     },
-    /// Serve with few open files and little address space.
+    /// Serve with few open files, little address space, or read-only files.
     Limits {
         /// Length under each limit.
         #[arg(long, default_value_t = 60)]
