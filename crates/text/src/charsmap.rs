@@ -151,7 +151,7 @@ pub(crate) fn from_base64(text: &str) -> Option<Vec<u8>> {
                 b'/' => 63,
                 _ => return None,
             };
-            bits = bits * 64 + u32::from(n);
+            bits = bits << 6 | u32::from(n);
         }
         let whole = (bits << (6 * (4 - group.len()))).to_be_bytes();
         bytes.extend_from_slice(&whole[1..group.len()]);

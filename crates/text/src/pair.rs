@@ -42,7 +42,7 @@ impl PairFrame {
     /// Puts two texts, without special tokens of their own, into the frame.
     pub fn join(&self, a: &[TokenId], b: &[TokenId]) -> PairTokens {
         let mut pair = PairTokens::default();
-        let n = [self.n_special(), a.len(), b.len()].into_iter().sum();
+        let n = self.n_special() + a.len() + b.len();
         pair.tokens.reserve_exact(n);
         pair.kinds.reserve_exact(n);
         pair.special(&self.before);
