@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::error::whole_seconds;
 use crate::event::Event;
 
 /// Decides whether requests may run, and knows answers of earlier ones.
@@ -53,6 +54,13 @@ pub struct NotAdmitted {
     pub retry_after: Option<Duration>,
     /// Whether the server is at fault, and not the size or number of requests.
     pub is_fault: bool,
+}
+
+impl NotAdmitted {
+    /// Whole seconds after which the request may be let in, at least one; `None` if it never will be.
+    pub fn retry_after_seconds(&self) -> Option<u64> {
+        self.retry_after.map(whole_seconds)
+    }
 }
 
 /// A place for a gatekeeper, which comes after the model was loaded.

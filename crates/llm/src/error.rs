@@ -355,6 +355,7 @@ impl LlmError {
     pub fn retry_after_seconds(&self) -> Option<u64> {
         match self {
             Self::Refused { retry_after, .. } => Some(whole_seconds(*retry_after)),
+            Self::NotAdmitted(refusal) => refusal.retry_after_seconds(),
             _ => None,
         }
     }

@@ -1,7 +1,5 @@
 //! Errors as clients read them; the one place where a status code is chosen.
 
-use std::time::Duration;
-
 use std::fmt::Write as _;
 
 use axum::Json;
@@ -344,14 +342,15 @@ impl ApiError {
 }
 
 impl From<NotAdmitted> for ApiError {
-    fn from(NotAdmitted { why, code, retry_after, is_fault }: NotAdmitted) -> Self {
+    fn from(refusal: NotAdmitted) -> Self {
+        let retry_after = refusal.retry_after_seconds();
+        let NotAdmitted { why, code, is_fault, .. } = refusal;
         let (status, kind) = match is_fault {
             true => (StatusCode::SERVICE_UNAVAILABLE, "service_unavailable"),
             false => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error"),
         };
-        let seconds = |wait: Duration| (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1);
         let mut error = Self::new(status, kind, why).code(code);
-        (error.retry_after, error.is_final) = (retry_after.map(seconds), retry_after.is_none());
+        (error.retry_after, error.is_final) = (retry_after, retry_after.is_none());
         error
     }
 }
@@ -442,6 +441,8 @@ impl IntoResponse for ApiError {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -461,6 +462,22 @@ mod tests {
             let refused = response.extensions().get::<Refused>().expect("it is counted");
             assert_eq!(refused.0, code);
         }
+    }
+
+    #[test]
+    fn a_request_that_is_not_let_in_may_come_again_after_whole_seconds() {
+        let refused = |wait_ms: u64, is_fault| {
+            let retry_after = Some(Duration::from_millis(wait_ms));
+            let why = "two requests a minute".to_owned();
+            ApiError::from(NotAdmitted { why, code: "limit", retry_after, is_fault })
+                .into_response()
+        };
+        for (wait_ms, seconds) in [(0, "1"), (10, "1"), (4000, "4"), (4001, "5")] {
+            let response = refused(wait_ms, false);
+            assert_eq!(response.status(), 429);
+            assert_eq!(response.headers()[header::RETRY_AFTER], seconds, "{wait_ms} ms");
+        }
+        assert_eq!(refused(10, true).status(), 503, "the server is at fault");
     }
 
     #[test]
