@@ -1,7 +1,7 @@
 //! A vocabulary and a template that went through a real GGUF file.
 
 use pelton_tensor::{Gguf, GgufArray, GgufValue, GgufWriter};
-use pelton_text::{ChatTemplate, Message, RenderOptions, Tokenizer};
+use pelton_text::{ChatTemplate, GgufVocab, Message, RenderOptions, Tokenizer};
 
 fn write(path: &std::path::Path, edit: impl Fn(&mut GgufWriter)) -> Gguf {
     let mut writer = GgufWriter::new();
@@ -43,17 +43,40 @@ fn a_gguf_file_alone_gives_tokenizer_and_template() {
 fn wrong_metadata_is_named_with_its_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("wrong.gguf");
-    let cases: [(&str, GgufValue); 4] = [
-        ("tokenizer.ggml.model", GgufValue::U32(3)),
-        ("tokenizer.ggml.tokens", GgufValue::String("a".to_owned())),
-        ("tokenizer.ggml.token_type", GgufValue::Array(GgufArray::I32(vec![9; 8]))),
-        ("tokenizer.ggml.bos_token_id", GgufValue::U32(99)),
+    let text = |text: &str| GgufValue::String(text.to_owned());
+    let numbers = |numbers: Vec<i32>| GgufValue::Array(GgufArray::I32(numbers));
+    let cases: [(&str, GgufValue, &str); 7] = [
+        ("model", GgufValue::U32(3), "tokenizer.ggml.model"),
+        ("model", text("gpt2"), "`tokenizer.ggml.merges` is missing"),
+        ("model", text("no_vocab"), "`tokenizer.ggml.model` says that the file has no vocabulary"),
+        ("tokens", text("a"), "tokenizer.ggml.tokens"),
+        ("token_type", numbers(vec![9; 8]), "tokenizer.ggml.token_type"),
+        ("bos_token_id", GgufValue::U32(99), "tokenizer.ggml.bos_token_id"),
+        ("precompiled_charsmap", numbers(vec![4, 0]), "an array of i32; expected bytes"),
     ];
-    for (key, value) in cases {
+    for (key, value, expected) in cases {
         let gguf = write(&path, |writer| {
-            writer.metadata(key, value.clone());
+            writer.metadata(format!("tokenizer.ggml.{key}"), value.clone());
         });
         let error = Tokenizer::from_gguf(&gguf).expect_err(key).to_string();
-        assert!(error.contains(key) && error.contains("wrong.gguf"), "{error}");
+        assert!(error.contains(expected) && error.contains("wrong.gguf"), "{error}");
+    }
+}
+
+#[test]
+fn a_table_of_characters_is_read_from_bytes_with_and_without_a_sign() {
+    // One node, and nothing replaced: 256 units of zero.
+    let mut table = vec![0u8; 1028];
+    table[1] = 4;
+    table.push(b'\xc3');
+    let signed: Vec<i8> = table.iter().map(|byte| *byte as i8).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    for array in [GgufArray::U8(table.clone()), GgufArray::I8(signed)] {
+        let gguf = write(&folder.path().join("table.gguf"), |writer| {
+            let value = GgufValue::Array(array.clone());
+            writer.metadata("tokenizer.ggml.precompiled_charsmap", value);
+        });
+        let vocab = GgufVocab::from_gguf(&gguf).expect("a vocabulary");
+        assert_eq!(vocab.precompiled_charsmap, table);
     }
 }

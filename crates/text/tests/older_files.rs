@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use pelton_base::TokenId;
 use pelton_tensor::{Gguf, GgufWriter};
-use pelton_text::{GgufVocab, Tokenizer};
+use pelton_text::{GgufVocab, TokenKind, Tokenizer};
 use serde_json::{Value, json};
 
 fn fixture(name: &str) -> PathBuf {
@@ -137,9 +137,161 @@ fn the_files_of_gpt_2_and_bert_give_what_their_tokenizer_json_gives() {
     }
 }
 
+#[test]
+fn a_folder_has_a_tokenizer_where_a_kind_of_files_is_whole() {
+    for (names, is_in) in [
+        (&["config.json", "tokenizer_config.json"][..], false),
+        (&["tokenizer.json"], true),
+        (&["tokenizer.model"], true),
+        (&["vocab.txt"], true),
+        (&["tekken.json"], true),
+        (&["vocab.json"], false),
+        (&["merges.txt"], false),
+        (&["vocab.json", "merges.txt"], true),
+        (&["rwkv_vocab_v20230424.txt"], true),
+    ] {
+        let files: Vec<_> = names.iter().map(|name| (*name, Vec::new())).collect();
+        assert_eq!(Tokenizer::is_in(folder(&files).path()), is_in, "{names:?}");
+    }
+}
+
+/// The pair of files of a small vocabulary of bytes, with this configuration.
+fn pair_of_files(config: Value) -> [(&'static str, Vec<u8>); 3] {
+    let vocab = json!({"a": 0, "b": 1, "ab": 2, "<s>": 3, "</s>": 4});
+    let merges = b"#version: 0.2\n\na b\n\n".to_vec();
+    [
+        ("vocab.json", text_of(&vocab)),
+        ("merges.txt", merges),
+        ("tokenizer_config.json", text_of(&config)),
+    ]
+}
+
+#[test]
+fn the_class_of_a_pair_of_files_says_what_is_between_two_texts() {
+    let with = |class: Option<&str>| {
+        let mut config = json!({"bos_token": "<s>", "eos_token": {"content": "</s>"},
+            "sep_token": "</s>", "add_bos_token": true, "add_eos_token": true});
+        if let Some(class) = class {
+            config["tokenizer_class"] = class.into();
+        }
+        load(&pair_of_files(config))
+    };
+    let joined = |tokenizer: &Tokenizer| {
+        let pair = tokenizer.pair_frame().expect("a frame").join(&[TokenId(2)], &[TokenId(0)]);
+        (pair.tokens.iter().map(|token| token.0).collect::<Vec<_>>(), pair.kinds)
+    };
+    // A second separator begins the second text of RoBERTa alone.
+    for class in ["RobertaTokenizer", "RobertaTokenizerFast"] {
+        let roberta = with(Some(class));
+        assert_eq!(joined(&roberta), (vec![3, 2, 4, 4, 0, 4], vec![0; 6]));
+        assert_eq!(roberta.encode("ab", true).expect("ids"), [3, 2, 4].map(TokenId));
+    }
+    for class in [None, Some("GPT2Tokenizer"), Some("Qwen2TokenizerFast")] {
+        assert_eq!(joined(&with(class)), (vec![3, 2, 4, 0, 4], vec![0, 0, 0, 1, 1]));
+    }
+    let own = load(&pair_of_files(json!({"tokenizer_class": "RobertaTokenizer",
+        "bos_token": "<s>", "add_bos_token": false, "add_eos_token": false})));
+    assert_eq!(own.encode("ab", true).expect("ids"), [TokenId(2)]);
+}
+
+#[test]
+fn the_words_of_a_list_keep_case_accents_and_special_tokens_as_the_configuration_says() {
+    let lines = "[UNK]\n[CLS]\n[SEP]\ncaf\u{e9}\ncafe\nCaf\u{e9}\nx\n##y\n<c>";
+    let ids = |config: Value| {
+        let files =
+            [("vocab.txt", lines.as_bytes().to_vec()), ("tokenizer_config.json", text_of(&config))];
+        let tokenizer = load(&files);
+        let ids = tokenizer.encode("Caf\u{e9} xy", false).expect("ids");
+        let special = tokenizer.token_id("<c>").expect("a token");
+        (ids[0].0, ids[1..].to_vec(), tokenizer.is_special(special))
+    };
+    let rest = || [6, 7].map(TokenId).to_vec();
+    assert_eq!(ids(json!({})), (4, rest(), false));
+    assert_eq!(ids(json!({"strip_accents": false})), (3, rest(), false));
+    assert_eq!(ids(json!({"do_lower_case": false})), (5, rest(), false));
+    assert_eq!(ids(json!({"mask_token": "<c>"})), (4, rest(), true));
+    let folder = folder(&[("vocab.txt", lines.as_bytes().to_vec())]);
+    let vocab = GgufVocab::from_folder(folder.path()).expect("a list").expect("a vocabulary");
+    assert!(vocab.origin.ends_with("vocab.txt"), "{}", vocab.origin);
+}
+
+#[test]
+fn added_tokens_extend_a_sentencepiece_file_and_leave_the_unknown_token_unknown() {
+    let model = std::fs::read(fixture("bpe.model")).expect("the model");
+    let n_tokens = load(&[("tokenizer.model", model.clone())]).vocab_size() as u32;
+    let added = json!({"<more>": n_tokens, "<most>": n_tokens + 1});
+    let config = json!({"added_tokens_decoder": {
+        "0": {"content": "<unk>", "special": true},
+        (n_tokens + 1).to_string(): {"content": "<kept>", "special": false},
+    }});
+    let map = json!({"bos_token": "<more>", "eos_token": {"content": "<kept>"}});
+    let files = [
+        ("tokenizer.model", model),
+        ("added_tokens.json", text_of(&added)),
+        ("tokenizer_config.json", text_of(&config)),
+        ("special_tokens_map.json", text_of(&map)),
+    ];
+    let tokenizer = load(&files);
+    let [more, kept] = ["<more>", "<kept>"].map(|token| tokenizer.token_id(token).expect(token));
+    assert_eq!((more.0, kept.0), (n_tokens, n_tokens + 1));
+    assert_eq!((tokenizer.bos(), tokenizer.eos()), (Some(more), Some(kept)));
+    assert!(tokenizer.is_special(more) && !tokenizer.is_special(kept));
+    assert!(tokenizer.encode("<kept><more>", false).expect("ids").ends_with(&[kept, more]));
+    let folder = folder(&files);
+    let vocab = GgufVocab::from_folder(folder.path()).expect("files").expect("a vocabulary");
+    assert_eq!(vocab.kind(0), TokenKind::Unknown);
+}
+
 /// A field of a protocol buffer that holds bytes.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2, u8::try_from(bytes.len()).expect("short")], bytes].concat()
+}
+
+#[test]
+fn the_fields_of_a_sentencepiece_file_become_those_of_the_vocabulary() {
+    let piece = |text: &[u8]| field(1, &field(1, text));
+    let pieces = [piece(b"<unk>"), piece(b"a"), piece(b"b")].concat();
+    let read = |fields: &[&[u8]]| {
+        let folder = folder(&[("tokenizer.model", [&pieces, &fields.concat()[..]].concat())]);
+        GgufVocab::from_folder(folder.path()).expect("a model").expect("a vocabulary")
+    };
+    let id = |number: u16, id: &[u8]| {
+        let tag = number << 3;
+        [&[tag as u8 & 0x7f | 0x80, (tag >> 7) as u8], id].concat()
+    };
+    let minus_one = [&[0xff; 9][..], &[1]].concat();
+    let plain = read(&[]);
+    assert!(plain.origin.ends_with("tokenizer.model"), "{}", plain.origin);
+    assert_eq!((plain.model.as_str(), plain.tokens.len()), ("t5", 3));
+    assert_eq!((plain.unknown, plain.bos, plain.eos), (Some(0), Some(1), Some(2)));
+    assert_eq!(plain.add_space_prefix, Some(true));
+    assert_eq!(plain.remove_extra_whitespaces, Some(true));
+    // Ids, one of them behind the last token and one of no token; a suffix that is not asked for;
+    // fields of every type that say nothing here.
+    let trainer = [
+        vec![3 << 3, 2],
+        id(24, &[0]),
+        id(40, &[2]),
+        id(41, &[3]),
+        id(42, &minus_one),
+        [&[9 << 3 | 1][..], &[7; 8]].concat(),
+        [&[9 << 3 | 5][..], &[7; 4]].concat(),
+        field(9, b"abc"),
+    ];
+    let own = read(&[&field(2, &trainer.concat())]);
+    assert_eq!(own.model, "llama");
+    assert_eq!((own.unknown, own.bos, own.eos), (Some(2), None, None));
+    let own = read(&[&field(2, &[id(41, &[0]), id(42, &[1])].concat())]);
+    assert_eq!((own.unknown, own.bos, own.eos), (Some(0), Some(0), Some(1)));
+    let spaces = read(&[&field(3, &[3 << 3, 0, 4 << 3, 0, 5 << 3, 1])]);
+    assert_eq!(spaces.add_space_prefix, Some(false));
+    assert_eq!(spaces.remove_extra_whitespaces, Some(false));
+    let spaces = read(&[&field(3, &[3 << 3, 1, 4 << 3, 1])]);
+    assert_eq!(
+        (spaces.add_space_prefix, spaces.remove_extra_whitespaces),
+        (Some(true), Some(true))
+    );
+    assert_eq!(read(&[&field(5, &field(2, b""))]).tokens.len(), 3);
 }
 
 #[test]
@@ -208,7 +360,17 @@ fn a_broken_pair_of_vocabulary_and_merges_is_an_error_that_names_the_file() {
         ("vocab.txt", vec![("vocab.txt", vec![0xff])]),
         ("[UNK]", vec![("vocab.txt", b"a\nb".to_vec())]),
         ("tekken.json", vec![("tekken.json", b"{}".to_vec())]),
+        (
+            "tokenize_chinese_chars",
+            vec![
+                ("vocab.txt", b"[UNK]\na".to_vec()),
+                config(r#"{"tokenize_chinese_chars": false}"#),
+            ],
+        ),
+        ("vocab.json", vec![good(), merges("a z")]),
         ("tokenizer.json", vec![]),
+        ("tokenizer.json", vec![good()]),
+        ("tokenizer.json", vec![merges("a b")]),
     ];
     for (expected, files) in cases {
         let error = error_of(&files);

@@ -259,6 +259,34 @@ fn a_message_keeps_the_order_of_its_fields_and_has_no_others() {
 }
 
 #[test]
+fn the_reasoning_of_a_message_has_the_names_that_templates_read() {
+    let shown = "{% for k, v in messages[0].items() %}{{ k }}={{ v }} {% endfor %}";
+    let template = template(shown).expect("valid");
+    for (text, expected) in [
+        (
+            r#"{"role": "a", "content": "b", "reasoning": "R"}"#,
+            "thinking=R role=a content=b reasoning=R reasoning_content=R ",
+        ),
+        (
+            r#"{"role": "a", "content": "b", "thinking": "T", "reasoning": "R"}"#,
+            "thinking=T role=a content=b reasoning=R reasoning_content=T ",
+        ),
+        (
+            r#"{"role": "a", "content": "b", "reasoning_content": "C", "thinking": "T"}"#,
+            "thinking=T role=a content=b reasoning_content=C ",
+        ),
+        (
+            r#"{"role": "a", "content": "b", "reasoning_content": null, "reasoning": "R"}"#,
+            "thinking=R role=a content=b reasoning_content=R reasoning=R ",
+        ),
+        (r#"{"role": "a", "content": "b", "thinking": null}"#, "role=a content=b thinking=None "),
+    ] {
+        let message: Message = serde_json::from_str(text).expect("a message");
+        assert_eq!(template.render(&[message], &RenderOptions::default()), Ok(expected.into()));
+    }
+}
+
+#[test]
 fn slices_are_those_of_python() {
     for (slice, expected) in [
         ("[1:3]", "bc"),

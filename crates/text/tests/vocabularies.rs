@@ -283,6 +283,89 @@ fn the_ends_of_a_text_are_what_the_metadata_says() {
 }
 
 #[test]
+fn a_pair_of_texts_is_joined_as_the_metadata_says() {
+    let joined = |vocab: GgufVocab| {
+        let frame = vocab.into_tokenizer().expect("a tokenizer").pair_frame().expect("a frame");
+        let pair = frame.join(&[TokenId(70), TokenId(71)], &[TokenId(80)]);
+        (pair.tokens.iter().map(|token| token.0).collect::<Vec<_>>(), pair.kinds)
+    };
+    let bert = || vocab("bert_uncased");
+    assert_eq!(joined(bert()), (vec![2, 70, 71, 3, 80, 3], vec![0, 0, 0, 0, 1, 1]));
+    let asked = GgufVocab { add_separator: Some(true), ..bert() };
+    assert_eq!(joined(asked), joined(bert()));
+    let none = GgufVocab { add_bos: Some(false), add_separator: Some(false), ..bert() };
+    assert_eq!(joined(none), (vec![70, 71, 80], vec![0; 3]));
+    let bytes = |add_bos, add_eos, separator, add_separator| {
+        joined(GgufVocab {
+            bos: Some(60),
+            eos: Some(61),
+            separator,
+            add_bos,
+            add_eos,
+            add_separator,
+            ..vocab("byte_level")
+        })
+    };
+    let yes = Some(true);
+    assert_eq!(bytes(yes, yes, Some(62), yes), (vec![60, 70, 71, 61, 62, 80, 61], vec![0; 7]));
+    let two_kinds = (vec![60, 70, 71, 61, 80, 61], vec![0, 0, 0, 0, 1, 1]);
+    assert_eq!(bytes(yes, yes, Some(62), None), two_kinds);
+    assert_eq!(bytes(yes, yes, None, yes), two_kinds);
+    assert_eq!(bytes(yes, None, None, None), (vec![60, 70, 71, 80], vec![0; 4]));
+    assert_eq!(bytes(None, yes, Some(62), yes), (vec![70, 71, 61, 62, 80, 61], vec![0; 6]));
+}
+
+#[test]
+fn a_text_begins_with_a_token_where_the_metadata_asks_for_one() {
+    let beginning = |vocab: GgufVocab| {
+        let tokenizer = vocab.into_tokenizer().expect("a tokenizer");
+        tokenizer.beginning().expect("ids").map(|token| token.0)
+    };
+    assert_eq!(beginning(vocab("bert_uncased")), Some(2));
+    let with = |add_bos| GgufVocab { bos: Some(2), add_bos, ..vocab("unigram") };
+    assert_eq!(beginning(with(Some(true))), Some(2));
+    // Its only token of the empty text ends it.
+    assert_eq!(beginning(with(None)), None);
+    assert_eq!(beginning(GgufVocab { add_eos: Some(false), ..with(None) }), None);
+    assert_eq!(from_json("llama_first").beginning().expect("ids"), None);
+}
+
+#[test]
+fn a_text_that_continues_another_has_no_space_before_it_and_no_special_tokens() {
+    for name in ["llama_first", "llama_legacy", "gemma"] {
+        let tokenizer = from_json(name);
+        for text in ["water falls", " water", "a\n b", "<s>", "<|im_start|>a", ""] {
+            let tokens = tokenizer.encode_continuing(text, 99).expect(text);
+            let bytes: Vec<u8> = tokens
+                .iter()
+                .flat_map(|token| tokenizer.token_bytes(*token).expect("a token"))
+                .copied()
+                .collect();
+            assert_eq!(String::from_utf8_lossy(&bytes), text, "{name}");
+            assert!(!tokens.iter().any(|token| tokenizer.is_special(*token)), "{name} {text}");
+        }
+        let error = tokenizer.encode_continuing(&"water ".repeat(999), 9).expect_err("too long");
+        assert!(error.to_string().contains("at most 9 fit"), "{name}: {error}");
+    }
+}
+
+#[test]
+fn the_end_of_a_turn_is_the_token_that_the_files_name() {
+    let tokenizer = GgufVocab { eos: Some(60), eot: Some(50), ..vocab("byte_level") };
+    let tokenizer = tokenizer.into_tokenizer().expect("a tokenizer");
+    assert_eq!(tokenizer.eot(), Some(TokenId(50)));
+    assert!(tokenizer.end_tokens().contains(&TokenId(50)), "{:?}", tokenizer.end_tokens());
+    let json = std::fs::read(fixture("gemma.tokenizer.json")).expect("a fixture");
+    let config =
+        br#"{"bos_token": "<s>", "eos_token": {"content": "</s>"}, "eot_token": "<keep>"}"#;
+    let tokenizer = Tokenizer::from_bytes_with_config(&json, config).expect("a tokenizer");
+    let named = |name: &str| tokenizer.token_id(name);
+    assert_eq!((tokenizer.bos(), tokenizer.eos()), (named("<s>"), named("</s>")));
+    assert_eq!((tokenizer.eot(), named("<keep>").is_some()), (named("<keep>"), true));
+    assert_eq!(from_json("gemma").eot(), None);
+}
+
+#[test]
 fn spaces_of_a_unigram_text_are_kept_or_joined_as_the_metadata_says() {
     let decode = |remove, prefix| {
         let vocab = GgufVocab {
@@ -295,6 +378,7 @@ fn spaces_of_a_unigram_text_are_kept_or_joined_as_the_metadata_says() {
         tokenizer.decode(&tokenizer.encode("  a  the ", true).expect("ids"), true)
     };
     assert_eq!(decode(None, None), "a the");
+    assert_eq!(decode(None, Some(false)), "a the");
     assert_eq!(decode(Some(true), Some(false)), " a the".trim_start());
     assert_eq!(decode(Some(false), Some(false)), "  a  the ");
 }
