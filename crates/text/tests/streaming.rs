@@ -125,9 +125,15 @@ proptest! {
 fn a_character_appears_with_its_last_byte_and_not_before() {
     let tokenizer = byte_vocabulary();
     let mut detokenizer = Detokenizer::new(&tokenizer, true);
-    let pieces: Vec<String> =
-        "😀".bytes().map(|b| detokenizer.push(TokenId(u32::from(b)))).collect();
+    let mut held = Vec::new();
+    let mut push = |b: u8| {
+        let piece = detokenizer.push(TokenId(u32::from(b)));
+        held.push(detokenizer.held_bytes().to_vec());
+        piece
+    };
+    let pieces: Vec<String> = "😀".bytes().map(&mut push).collect();
     assert_eq!(pieces, ["", "", "", "😀"]);
+    assert_eq!(held, [&b"\xf0"[..], b"\xf0\x9f", b"\xf0\x9f\x98", b""]);
     assert_eq!(detokenizer.flush(), "");
 }
 

@@ -283,6 +283,30 @@ fn the_ends_of_a_text_are_what_the_metadata_says() {
 }
 
 #[test]
+fn what_has_no_token_is_the_unknown_token_where_the_metadata_names_one() {
+    let tokens = ["<unk>", "▁", "a", "b", "ab"].map(|token| token.as_bytes().to_vec()).to_vec();
+    let ids = |unknown, kind| {
+        let vocab = GgufVocab {
+            model: "gemma4".to_owned(),
+            tokens: tokens.clone(),
+            kinds: vec![kind; 1].into_iter().chain(vec![TokenKind::Normal; 4]).collect(),
+            merges: vec![b"a b".to_vec()],
+            unknown,
+            ..GgufVocab::default()
+        };
+        let tokenizer = vocab.into_tokenizer().expect("a tokenizer");
+        let ids = tokenizer.encode("abx a", false).expect("ids");
+        ids.iter().map(|id| id.0).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(Some(0), TokenKind::Normal), [4, 0, 1, 2]);
+    assert_eq!(ids(None, TokenKind::Unknown), [4, 0, 1, 2]);
+    assert_eq!(ids(None, TokenKind::Normal), [4, 1, 2]);
+    let unigram = vocab("unigram");
+    assert_eq!(unigram.kinds.iter().filter(|kind| **kind == TokenKind::Unknown).count(), 1);
+    check("unigram", &GgufVocab { unknown: None, ..unigram }.into_tokenizer().expect("its kind"));
+}
+
+#[test]
 fn a_pair_of_texts_is_joined_as_the_metadata_says() {
     let joined = |vocab: GgufVocab| {
         let frame = vocab.into_tokenizer().expect("a tokenizer").pair_frame().expect("a frame");
@@ -379,6 +403,7 @@ fn spaces_of_a_unigram_text_are_kept_or_joined_as_the_metadata_says() {
     };
     assert_eq!(decode(None, None), "a the");
     assert_eq!(decode(None, Some(false)), "a the");
+    assert!(decode(Some(false), None).ends_with("a  the "));
     assert_eq!(decode(Some(true), Some(false)), " a the".trim_start());
     assert_eq!(decode(Some(false), Some(false)), "  a  the ");
 }

@@ -243,15 +243,16 @@ fn picks(
 ) -> impl Iterator<Item = usize> {
     let len = i64::try_from(len).unwrap_or(i64::MAX);
     // Before the first and after the last item, in the direction of the step.
-    let (lowest, highest) = if step > 0 { (0, len) } else { (-1, len - 1) };
+    let is_forward = step.is_positive();
+    let (lowest, highest) = if is_forward { (0, len) } else { (-1, len - 1) };
     let place = |bound: i64| {
         let from_start = if bound < 0 { bound.saturating_add(len) } else { bound };
         from_start.clamp(lowest, highest)
     };
-    let (first, last) = if step > 0 { (lowest, highest) } else { (highest, lowest) };
+    let (first, last) = if is_forward { (lowest, highest) } else { (highest, lowest) };
     let (start, stop) = (start.map_or(first, place), stop.map_or(last, place));
     std::iter::successors(Some(start), move |at| at.checked_add(step))
-        .take_while(move |at| if step > 0 { *at < stop } else { *at > stop })
+        .take_while(move |at| if is_forward { *at < stop } else { *at > stop })
         .map(|at| usize::try_from(at).expect("invariant: inside the list"))
 }
 

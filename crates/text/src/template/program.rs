@@ -72,7 +72,7 @@ pub(super) fn prepare(source: &str) -> Result<String, Error> {
         match token {
             Token::VariableStart | Token::BlockStart => in_tag.clear(),
             Token::VariableEnd | Token::BlockEnd => check_constants(&in_tag, source.len())?,
-            Token::Ident(name) if in_tag.is_empty() => {
+            Token::Ident(name) => {
                 let replacement = match name {
                     "generation" => Some("if true"),
                     "endgeneration" => Some("endif"),
