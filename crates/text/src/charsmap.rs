@@ -219,7 +219,7 @@ mod tests {
         assert!(error.contains("replacement"), "{error}");
         let error = table(384, &[(0, 0x1ff << 10)], "").expect_err("children outside");
         assert!(error.contains("children"), "{error}");
-        // What is no child of a node is never read.
+        // A place that is no child of a node is never read.
         table(256, &[(200, 1 << 8 | 5)], "").expect("nothing leads there");
         // An offset that counts in 256s.
         let far = [(0, 1 << 10 | 1 << 9), (256 ^ 0x61, (256 ^ 0x61) << 10 | 1 << 8 | a)];

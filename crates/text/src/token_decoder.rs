@@ -251,7 +251,10 @@ mod tests {
 
     #[test]
     fn replacements_and_levels_beyond_the_limits_are_refused_and_long_tokens_left_alone() {
-        let replace = |from: &str, to: &str| serde_json::json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+        let replace = |from: &str, to: &str| {
+            let pattern = serde_json::json!({"String": from});
+            serde_json::json!({"type": "Replace", "pattern": pattern, "content": to})
+        };
         let steps = |steps: Vec<Value>| serde_json::json!({"type": "Sequence", "decoders": steps});
         let decoder = |json: &Value| TokenDecoder::new(Some(json), "tokenizer.json");
         let nested = |n: usize| {
