@@ -35,6 +35,7 @@ fn old_requests_get_a_tenth_of_the_tokens_and_none_starves() {
             let stats = flood.scheduler.stats();
             assert!(worst <= most as i64, "{policy:?}: {worst} beyond a tenth, at most {most}");
             assert!(stats.n_promoted > 0, "{policy:?}: {stats:?}");
+            assert!(stats.n_promoted_tokens > stats.n_promoted, "{policy:?}: {stats:?}");
             if policy == PolicyKind::Priority {
                 assert_eq!(flood.n_ended[&0], 50, "{stats:?}");
             }

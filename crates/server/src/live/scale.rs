@@ -132,7 +132,9 @@ mod tests {
     fn replicas_rise_within_seconds_and_fall_after_minutes() {
         let mut scale = Scale::default();
         assert_eq!(looks(&mut scale, 100, 1.0, 0), 1, "demand is 0.5");
+        assert!((scale.demand() - 0.5).abs() < 1e-9, "{}", scale.demand());
         assert_eq!(looks(&mut scale, SMOOTHED, 5.0, 0), 3, "demand is 2.5");
+        assert!((scale.demand() - 2.5).abs() < 1e-9, "{}", scale.demand());
         assert_eq!(looks(&mut scale, PATIENCE - 1, 1.0, 0), 3, "the peak was in five minutes");
         assert_eq!(looks(&mut scale, 20, 1.0, 0), 1);
     }
