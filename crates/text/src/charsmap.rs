@@ -166,6 +166,12 @@ mod tests {
     #[test]
     fn tables_that_lead_outside_are_refused() {
         assert!(CharsMap::parse(b"abc").is_err());
+        assert!(CharsMap::parse(&[0; 4]).is_err());
+        // A unit and a half behind 256 of them.
+        let size = 1024u32 + 6;
+        let odd = size.to_le_bytes().into_iter().chain(std::iter::repeat_n(0, size as usize));
+        let error = CharsMap::parse(&odd.collect::<Vec<u8>>()).expect_err("no whole units");
+        assert!(error.contains("1030 bytes"), "{error}");
         assert!(CharsMap::parse(&[8, 0, 0, 0, 0, 0, 0, 0]).is_err());
         assert!(CharsMap::parse(&[4, 0, 0, 0, 0, 0, 0, 0]).is_err());
         let mut units = [0u32; 256];
