@@ -215,6 +215,7 @@ fn files_are_refused_by_line_and_field() {
         match open(bytes) {
             Err(TraceError::Line { line: at, source, .. }) => {
                 assert_eq!((at, source.field), (line, field));
+                assert!(!source.to_string().contains('\n'), "one line: {source}");
             }
             other => panic!("expected line {line}, {field}: {other:?}"),
         }

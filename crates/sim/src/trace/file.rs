@@ -128,10 +128,11 @@ impl TraceReader {
     }
 
     fn parse(&mut self) -> Result<Option<TraceRequest>, FieldError> {
-        let wrong = |expected, got: &[u8]| FieldError {
-            field: "line",
-            expected,
-            got: String::from_utf8_lossy(&got[..got.len().min(40)]).into_owned(),
+        let wrong = |expected, got: &[u8]| {
+            // Without its line break, so that the error has one line.
+            let got = got.trim_ascii_end();
+            let got = String::from_utf8_lossy(&got[..got.len().min(40)]).into_owned();
+            FieldError { field: "line", expected, got }
         };
         if self.bytes.len() > FOREIGN_LINE_BYTES {
             return Err(wrong("at most 65536 bytes long", &self.bytes));
