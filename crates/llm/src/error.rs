@@ -384,6 +384,11 @@ mod tests {
         let busy = LlmError::from(SubmitError::Full { limit: 7 });
         assert_eq!(busy.retry_after_seconds(), Some(1));
         assert_eq!(whole_seconds(Duration::ZERO), 1);
+        for (retry_after, seconds) in [(Some(retry_after), Some(3)), (None, None)] {
+            let (why, is_fault) = ("two requests a minute".to_owned(), false);
+            let refusal = NotAdmitted { why, code: "limit", retry_after, is_fault };
+            assert_eq!(LlmError::NotAdmitted(refusal).retry_after_seconds(), seconds);
+        }
     }
 
     #[test]

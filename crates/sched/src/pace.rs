@@ -2,7 +2,8 @@
 
 use crate::outlook::ONE;
 
-/// Steps that are remembered: each weighs 1/32 less than the one after it.
+/// Steps with prompts, and steps with endings, that are remembered: each weighs 1/32 less than the one
+/// after it.
 const MEMORY: u64 = 32;
 
 /// A ratio of two sums in which old summands count less and less.
@@ -52,8 +53,9 @@ impl Pace {
             self.stretch.add(step_ns, self.prompt_ns);
         }
         if self.has_waiting {
-            // Only endings fade. With steps, the pace of two requests of 100 tokens each would be
-            // three times too fast after their end and six times too slow before it.
+            // The average fades with each ending. If it faded with each step, the time between two
+            // endings of requests of 100 tokens would be a third of the real one after an ending and six
+            // times the real one before it.
             if self.n_ended > 0 {
                 self.ending.fade();
             }

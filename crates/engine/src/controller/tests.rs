@@ -1,7 +1,6 @@
 //! Simulated plants: a step takes a known time, the clock is a number.
 
 use super::*;
-use crate::Chart;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
@@ -166,12 +165,11 @@ fn when_the_load_goes_limits_become_full_again() {
 fn one_roomy_reading_is_no_reason_to_grow() {
     let mut controller = Controller::new(targets(100, None), MOST, ControllerConfig::default());
     controller.limits = Limits { batch_tokens: 64, running: 8 };
-    let mut charts = Charts::default();
     let mut grown = Vec::new();
-    // Readings every two seconds: roomy, as wanted, roomy, roomy.
+    // Readings of charts of their own: roomy, as wanted, roomy, roomy.
     for (reading, tpot_ms) in [(1, 10), (2, 85), (3, 10), (4, 10)] {
         let now = reading * 20 * SECOND;
-        charts = Charts { tpot: Chart::new(Duration::from_secs(1)), ..charts };
+        let mut charts = Charts::default();
         charts.tpot.record(now - SECOND, tpot_ms * MS, 100);
         charts.tpot.record(now, tpot_ms * MS, 100);
         if controller.look(now, &charts, 8).is_some() {

@@ -223,11 +223,7 @@ fn cost_aware_eviction_weighs_uses_positions_and_age() {
     insert(&mut tree, "bb", 1);
     assert_eq!(evict(&mut tree, 1), [1], "one use both, but cheaper to compute");
     // Uses age: many half-lives later a single new one is worth more than four old ones.
-    for _ in 0..20_000 {
-        let idle = tree.find(DEFAULT, &spell("zz"), &mut Vec::new());
-        let idle = tree.lock(&idle);
-        tree.unlock(idle);
-    }
+    pass_time(&mut tree);
     insert(&mut tree, "bb", 1);
     assert_eq!(evict(&mut tree, 8), [16, 15, 14, 13, 12, 11, 10, 0]);
     assert_eq!(find(&tree, "bb").0, [1]);
@@ -259,6 +255,22 @@ fn statistics_count_what_was_locked_kept_and_forgotten() {
     assert_eq!((stats.n_lookups, stats.n_hits), (3, 2));
     assert_eq!((stats.lookup_tokens, stats.matched_tokens), (12, 6));
     assert_eq!((stats.n_inserted_blocks, stats.n_evicted_blocks), (2, 1));
+}
+
+/// Many half-lives go by, in which nothing that is cached is used.
+fn pass_time(tree: &mut RadixTree) {
+    for _ in 0..20_000 {
+        let idle = lock(tree, "zz");
+        tree.unlock(idle);
+    }
+}
+
+/// Begins at a snapshot of a text.
+fn use_snapshot(tree: &mut RadixTree, text: &str, snapshot: u32) {
+    let mut found = tree.find(DEFAULT, &spell(text), &mut Vec::new());
+    found.snapshot = Some(SnapshotId(snapshot));
+    let lock = tree.lock(&found);
+    tree.unlock(lock);
 }
 
 /// Attaches a snapshot behind a text that is cached.
@@ -325,12 +337,8 @@ fn the_snapshot_that_was_not_used_for_longest_goes_first() {
     attach(&mut tree, "aa", 0);
     attach(&mut tree, "aabb", 1);
     attach(&mut tree, "aabbcc", 2);
-    let mut blocks = Vec::new();
-    let mut found = tree.find(DEFAULT, &spell("aaxx"), &mut blocks);
-    assert_eq!(tree.deepest_snapshot(&found), Some((1, SnapshotId(0))));
-    found.snapshot = Some(SnapshotId(0));
-    let lock = tree.lock(&found);
-    tree.unlock(lock);
+    assert_eq!(deepest(&tree, "aaxx"), Some((1, 0)));
+    use_snapshot(&mut tree, "aaxx", 0);
     let order = std::iter::from_fn(|| tree.forget_snapshot()).map(|snapshot| snapshot.0);
     assert_eq!(order.collect::<Vec<_>>(), [1, 2, 0]);
 }
@@ -422,24 +430,12 @@ fn a_use_counts_less_the_longer_it_is_ago() {
     insert(&mut tree, "aabbcc", 0);
     insert(&mut tree, "ddeeff", 10);
     attach(&mut tree, "aabbcc", 0);
-    let used = |tree: &mut RadixTree, text, snapshot| {
-        let mut found = tree.find(DEFAULT, &spell(text), &mut Vec::new());
-        found.snapshot = Some(SnapshotId(snapshot));
-        let lock = tree.lock(&found);
-        tree.unlock(lock);
-    };
-    for _ in 0..4 {
-        used(&mut tree, "aabbcc", 0);
-    }
-    for _ in 0..20_000 {
-        let idle = tree.find(DEFAULT, &spell("zz"), &mut Vec::new());
-        let idle = tree.lock(&idle);
-        tree.unlock(idle);
-    }
+    (0..4).for_each(|_| use_snapshot(&mut tree, "aabbcc", 0));
+    pass_time(&mut tree);
     attach(&mut tree, "ddeeff", 1);
-    used(&mut tree, "ddeeff", 1);
-    used(&mut tree, "ddeeff", 1);
-    used(&mut tree, "aabbcc", 0);
+    use_snapshot(&mut tree, "ddeeff", 1);
+    use_snapshot(&mut tree, "ddeeff", 1);
+    use_snapshot(&mut tree, "aabbcc", 0);
     assert_eq!(tree.forget_snapshot(), Some(SnapshotId(0)), "one late use and four old ones");
 }
 
