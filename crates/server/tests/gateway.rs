@@ -82,11 +82,11 @@ async fn a_slow_key_works_and_a_flood_of_guesses_delays_no_health_check() {
     };
     let guesses: Vec<_> = (0..200).map(|i| server.raw_later(guess(i))).collect();
     for key in ["slow", "fast"] {
-        let began = std::time::Instant::now();
         assert_eq!(get(&server, "/health", key).await.status, 200);
-        assert_eq!(get(&server, "/v1/models", key).await.status, 200, "known keys wait for nobody");
-        assert!(began.elapsed() < std::time::Duration::from_secs(2), "{:?}", began.elapsed());
+        assert_eq!(get(&server, "/v1/models", key).await.status, 200);
     }
+    let n_waiting = guesses.iter().filter(|guess| !guess.is_finished()).count();
+    assert!(n_waiting > 0, "known keys and health checks wait for no guess");
     let mut n_refused = 0;
     for guess in guesses {
         match guess.await.expect("answered").status {
