@@ -10,8 +10,9 @@
 //! idle team costs nothing and a machine with fewer free cores than threads still makes progress:
 //! the spin yields the core after its first part.
 //!
-//! Work is handed out in tiles from an atomic counter ([`ThreadTeam::for_each_tile`]), so one slow
-//! core does not hold up the rest; and when the tiles are gone the caller closes the doors and
+//! Work is handed out in tiles, from one atomic counter ([`ThreadTeam::for_each_tile`]) or from one for
+//! each thread's share of neighbouring tiles ([`ThreadTeam::for_each_tile_of_table`]). In both, a
+//! thread without work takes the next tile, so one slow core does not hold up the rest; and when the tiles are gone the caller closes the doors and
 //! waits only for workers that came in. A worker whose core is busy with another program, and which
 //! was therefore never scheduled, is not waited for.
 //!
@@ -37,8 +38,8 @@
 //!
 //! # The files
 //!
-//! [`doors`] is the protocol of a run, [`turns`] the order of several users, [`rest`] how threads
-//! wait, [`job`] the closure between the threads, [`topology`] (on [`cpu_list`], [`quota`] and
+//! [`doors`] is the protocol of a run, [`turns`] the order of several users, [`shares`] the order of
+//! tiles, [`rest`] how threads wait, [`job`] the closure between the threads, [`topology`] (on [`cpu_list`], [`quota`] and
 //! [`affinity`]) what the machine is.
 //!
 //! Tried and dropped: waiting for every worker in every run (with one of two cores taken by another
@@ -53,6 +54,7 @@ mod job;
 mod parts;
 mod quota;
 mod rest;
+mod shares;
 mod topology;
 mod turns;
 
@@ -67,6 +69,7 @@ use affinity::pin_to;
 use doors::Doors;
 use job::{Job, JobSlot};
 use rest::{Parking, Rest};
+use shares::Shares;
 use turns::Turns;
 
 pub(crate) use parts::Parts;
@@ -258,6 +261,32 @@ impl ThreadTeam {
                 if tile >= n_tiles {
                     break;
                 }
+                f(tile);
+            }
+        });
+    }
+
+    /// Calls `f(tile)` once for each tile of a table, counted row by row. Each thread takes neighbouring
+    /// columns, and these in order, one row after the other, before it helps other threads.
+    ///
+    /// For tiles whose data lie one behind the other in a row and are the same in a column.
+    ///
+    /// # Panics
+    ///
+    /// As [`for_each_tile`](Self::for_each_tile).
+    pub fn for_each_tile_of_table<F: Fn(usize) + Sync>(
+        &self,
+        n_rows: usize,
+        n_columns: usize,
+        f: F,
+    ) {
+        let n_tiles = n_rows * n_columns;
+        if n_tiles <= 1 || self.workers.is_empty() {
+            return (0..n_tiles).for_each(f);
+        }
+        let shares = Shares::new(n_rows, n_columns, self.n_threads());
+        self.run_on_whoever_comes(|thread| {
+            while let Some(tile) = shares.take(thread) {
                 f(tile);
             }
         });

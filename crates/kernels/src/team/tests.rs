@@ -19,10 +19,12 @@ fn every_tile_is_handed_out_exactly_once() {
     let team = ThreadTeam::new(5);
     for n_tiles in [0, 1, 2, 7, 1000] {
         let counts: Vec<AtomicUsize> = (0..n_tiles).map(|_| AtomicUsize::new(0)).collect();
-        team.for_each_tile(n_tiles, |tile| {
+        let count = |tile: usize| {
             counts[tile].fetch_add(1, Ordering::Relaxed);
-        });
-        assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1), "{n_tiles}");
+        };
+        team.for_each_tile(n_tiles, count);
+        team.for_each_tile_of_table(1, n_tiles, count);
+        assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 2), "{n_tiles}");
     }
 }
 
@@ -32,11 +34,15 @@ fn no_tile_is_lost_or_late_whoever_comes() {
     let team = ThreadTeam::new(6);
     let sums: Vec<AtomicUsize> = (0..3).map(|_| AtomicUsize::new(0)).collect();
     for run in 1..=5_000 {
-        team.for_each_tile(3, |tile| {
+        let add = |tile: usize| {
             // Long enough for the caller to run out of tiles while others are still at theirs.
             (0..500).for_each(|_| std::hint::spin_loop());
             sums[tile].fetch_add(run, Ordering::Relaxed);
-        });
+        };
+        match run % 2 {
+            0 => team.for_each_tile(3, add),
+            _ => team.for_each_tile_of_table(1, 3, add),
+        }
         // Relaxed is enough only because the run itself orders its tiles before its return.
         let expected = run * (run + 1) / 2;
         assert!(sums.iter().all(|sum| sum.load(Ordering::Relaxed) == expected), "run {run}");

@@ -44,7 +44,6 @@ pub(super) struct Cut {
     pub(super) rows_per_block: usize,
     /// Bytes of the activations that may lie in cache.
     pub(super) row_bytes: usize,
-    pub(super) n_threads: usize,
 }
 
 impl Cut {
@@ -76,8 +75,7 @@ impl Cut {
         // A narrow matrix has too few strips for all threads, so each block gets fewer rows.
         let per_thread = n_row_strips.div_ceil(wanted_blocks);
         let rows_per_block = most.min(per_thread.max(unit)).next_multiple_of(unit);
-        let (n_panels, n_threads) = (w.n_panels(), cpu.team.n_threads());
-        Self { n_panels, strip_panels, m, rows_per_block, row_bytes: in_cache, n_threads }
+        Self { n_panels: w.n_panels(), strip_panels, m, rows_per_block, row_bytes: in_cache }
     }
 
     /// Rows of a block, each of which has so many bytes of outputs that are to stay in cache, too: half
@@ -92,14 +90,17 @@ impl Cut {
         self.n_panels.div_ceil(self.strip_panels)
     }
 
+    pub(super) fn n_row_blocks(&self) -> usize {
+        self.m.div_ceil(self.rows_per_block)
+    }
+
     pub(super) fn n_blocks(&self) -> usize {
-        self.n_strips() * self.m.div_ceil(self.rows_per_block)
+        self.n_strips() * self.n_row_blocks()
     }
 
     /// Panels from panel `panel` to those that its thread multiplies next; see [`Block::to_next`].
     pub(super) fn panels_ahead(&self, panel: usize, n_panels: usize) -> usize {
-        let n_ahead = self.n_threads * self.strip_panels;
-        if panel + n_ahead < n_panels { n_ahead } else { 0 }
+        if panel + self.strip_panels < n_panels { self.strip_panels } else { 0 }
     }
 
     pub(super) fn block(&self, idx: usize) -> Block {
@@ -117,8 +118,8 @@ impl Cut {
 pub(super) struct Block {
     pub(super) panels: Range<usize>,
     pub(super) rows: Range<usize>,
-    /// Panels to those that this thread multiplies next, if all threads are equally fast (a wrapped
-    /// number where they lie before these); 0 where there are none.
+    /// Panels to those that this thread multiplies next (a wrapped number where they lie before these); 0
+    /// where there are none.
     pub(super) to_next: usize,
 }
 

@@ -255,8 +255,8 @@ struct Tile<'a, X> {
     n_panels: usize,
     k: usize,
     m: usize,
-    /// Bytes to the tile that this thread multiplies next, if all threads are equally fast (a wrapped
-    /// number where it lies before this one); 0 where there is none.
+    /// Bytes to the tile that this thread multiplies next (a wrapped number where it lies before this one);
+    /// 0 where there is none.
     to_next: usize,
     x: X,
     y: Target,
@@ -351,7 +351,7 @@ impl Cpu {
         if w.n_bytes().saturating_mul(m) < min_parallel_bytes {
             (0..n_blocks).for_each(run);
         } else {
-            self.team.for_each_tile(n_blocks, run);
+            self.team.for_each_tile_of_table(cut.n_row_blocks(), cut.n_strips(), run);
         }
     }
 
