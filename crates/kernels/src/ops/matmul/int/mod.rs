@@ -31,7 +31,13 @@
 //! Registers on AVX-512 at MR = 8: 8 accumulators, 8 integer sums, 2 weights, a broadcast: nothing
 //! rests on the stack, and each panel is one sequential stream that can be prefetched across the
 //! ends of panels. Few rows read the weights from memory and compute at the same time: without the
-//! prefetch one waits for the other (Q4G32 at M = 8: 444 instead of 600 GOP/s).
+//! prefetch one waits for the other (Q4G32 at M = 8: 444 instead of 600 GOP/s on Zen 4), and from
+//! three rows on, where a group takes longer, the prefetch has to be twice as far ahead. 4 to 8 KiB
+//! give, on one Zen 5 core with weights of 8 bits from memory, 107 to 112 µs at one row, 116 to 109 at
+//! 2, 141 to 122 at 5, 163 to 127 at 8; 6, 12, 16 and 24 KiB give 128, 128, 132 and - at 5, 140, 140,
+//! 145 and 150 at 8.
+//!
+//! Many rows of weights of a byte each are multiplied with two panels at a time ([`pairs`]).
 //!
 //! Tried and dropped (GOP/s of two threads on Zen 4, weights in cache, peak 940): two panels at a
 //! time with 8 rows (Q8G32 650, Q4K 557, against 690 and 588) or 6 rows (620, 600), their float
@@ -39,7 +45,9 @@
 //! weights in registers at a time (Q8G32 412, everything spilled); prefetching at M = 1 and 2
 //! alone. On a Granite Rapids: prefetching the next strip evenly in all walks through a strip, where
 //! more than 8 rows need several (a 0.5B model in Q8_0 decodes batches of 16 to 40 by 3 to 6 % faster,
-//! and one row 4 % slower, because the loop gets longer).
+//! and one row 4 % slower, because the loop gets longer). On Zen 5: a prefetch of 1 KiB for rows whose
+//! weights are in the cache already (no difference); sums that begin with the float 1.5 * 2^23 and become
+//! floats by a subtraction, which has ports of its own (1 % faster).
 //!
 //! Half of the code that the compiler makes of this crate are the 704 functions of `micro`, so `micro`
 //! is written for it: what a layout leaves out depends on constants of a type ([`Loop`]), which the
@@ -59,6 +67,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 mod reference;
 #[cfg(target_arch = "x86_64")]
 mod shells;
@@ -88,6 +98,10 @@ pub(super) type Kernel = unsafe fn(&Tile<'_, IntRows<'_>>);
 
 /// Bytes ahead of the loads that each panel is prefetched.
 const PREFETCH: usize = 4096;
+/// The same where more than [`FEW_ROWS`] rows are multiplied with each group.
+const PREFETCH_MORE: usize = 8192;
+/// As many rows let memory be the limit.
+const FEW_ROWS: usize = 2;
 
 /// One way to multiply 4 bytes of 16 outputs with 4 activations.
 pub(crate) trait Dot<S: Bytes>: Copy {
@@ -149,6 +163,11 @@ pub(crate) const MOST_INPUTS: usize = (1 << 31) / (128 * 127) - 1;
 /// `most` with an activation of at most 127.
 const fn pairs_in_16_bits(most: i32) -> usize {
     (i16::MAX as i32 / (4 * 127 * most)) as usize
+}
+
+/// Whether weights have a byte each.
+const fn is_bytes<L: IntLayout>() -> bool {
+    L::BLOCK_BYTES >= L::LEN * PANEL
 }
 
 /// Constants of the loop over one layout with one way to multiply. The compiler leaves out a branch
@@ -227,6 +246,7 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
     let n_groups = tile.x.n_groups;
     let groups_per_block = const { L::LEN / GROUP };
     let group_bytes = const { L::BLOCK_BYTES / (L::LEN / GROUP) };
+    let ahead = const { if MR > FEW_ROWS { PREFETCH_MORE } else { PREFETCH } };
     let per_scale = if Loop::<S, D, L>::IS_WIDE { tile.x.group / GROUP } else { 1 };
     let (mut behind, mut scale_idx) = (0, 0);
     let mut isum = [d.splat(s, 0); MR];
@@ -250,7 +270,7 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
                     at_scale = scale_idx;
                 }
                 for line in 0..group_bytes.div_ceil(64) {
-                    block.prefetch(in_block * group_bytes + line * 64 + PREFETCH);
+                    block.prefetch(in_block * group_bytes + line * 64 + ahead);
                 }
                 let mut part = [d.no_part(s); MR];
                 macro_rules! pair {
@@ -332,16 +352,29 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
                 }
             }
         }
-        let scales = Block::new(start);
         each_row!(mr => {
-            let mut values = [0.0; PANEL];
-            let y = match (L::ROW_SCALE, L::ROW_DIVIDES) {
-                (false, _) => acc[mr],
-                (true, false) => s.mul(acc[mr], s.floats(scales.at(0))),
-                (true, true) => s.div(acc[mr], s.floats(scales.at(0))),
-            };
-            s.store(y, &mut values);
-            tile.y.store(row + mr, panel, &values);
+            let y = finished::<S, L>(s, acc[mr], Block::new(start));
+            tile.y.store(row + mr, panel, &y);
         });
     }
+}
+
+/// Outputs of a panel that begins at `panel`, times or by their scales where they have such.
+///
+/// # Safety
+///
+/// The scales of the outputs are there.
+#[inline(always)]
+unsafe fn finished<S: Bytes, L: IntLayout>(s: S, acc: S::F, panel: Block) -> [f32; PANEL] {
+    // SAFETY: the caller vouches for the scales.
+    let y = unsafe {
+        match (L::ROW_SCALE, L::ROW_DIVIDES) {
+            (false, _) => acc,
+            (true, false) => s.mul(acc, s.floats(panel.at(0))),
+            (true, true) => s.div(acc, s.floats(panel.at(0))),
+        }
+    };
+    let mut values = [0.0; PANEL];
+    s.store(y, &mut values);
+    values
 }

@@ -2,7 +2,7 @@
 
 use super::avx2::{AvxVnni, Maddubs};
 use super::avx512::{Maddubs as Maddubs512, Vnni};
-use super::micro;
+use super::{micro, pairs};
 use crate::layout::int::IntLayout;
 use crate::ops::matmul::{Tile, row_chunks};
 use crate::ops::quantize::IntRows;
@@ -49,11 +49,61 @@ macro_rules! shell {
 }
 
 shell!(
-    /// AVX-512 with VNNI.
-    avx512vnni, avx512vnni_rows,
+    /// AVX-512 with VNNI, one panel at a time.
+    avx512vnni_single, avx512vnni_rows,
     features "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni",
     (Avx512::assume(), Vnni::assume()), 8: 1 2 3 4 5 6 7 8
 );
+
+/// AVX-512 with VNNI.
+///
+/// # Safety
+///
+/// This CPU has the features below.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub(in crate::ops::matmul) unsafe fn avx512vnni<L: IntLayout>(tile: &Tile<'_, IntRows<'_>>) {
+    let n_single = if const { pairs::pays::<L>() } { pairs::rows_before(tile.m) } else { tile.m };
+    // SAFETY: this CPU has the features, and the rows of all chunks are inside the tile.
+    unsafe {
+        avx512vnni_single::<L>(&Tile { m: n_single, ..*tile });
+        if const { pairs::pays::<L>() } {
+            for rows in row_chunks(tile.m - n_single, pairs::MOST_ROWS) {
+                let row = n_single + rows.start;
+                match rows.len() {
+                    5 => avx512vnni_pairs::<L, 5>(tile, row),
+                    6 => avx512vnni_pairs::<L, 6>(tile, row),
+                    n_rows => unreachable!("invariant: a chunk of {n_rows} rows has a kernel"),
+                }
+            }
+        }
+    }
+}
+
+/// `MR` rows by all panels, two of them at a time.
+///
+/// # Safety
+///
+/// The rows are inside the tile, and this CPU has the features below.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn avx512vnni_pairs<L: IntLayout, const MR: usize>(
+    tile: &Tile<'_, IntRows<'_>>,
+    row: usize,
+) {
+    let n_paired = tile.n_panels / 2 * 2;
+    // SAFETY: the features of this function are those that the proofs are about; the caller vouches for
+    // the rows, and these panels are inside the tile.
+    unsafe {
+        let proofs = (Avx512::assume(), Vnni::assume());
+        for panel in (0..n_paired).step_by(2) {
+            pairs::micro::<L, MR>(proofs, tile, row, panel);
+        }
+        if n_paired < tile.n_panels {
+            micro::<_, _, L, MR>(proofs, tile, row, n_paired);
+        }
+    }
+}
+
 shell!(
     /// AVX-512 without VNNI. Eight rows are at most a tenth faster than four, and take much longer to
     /// compile.

@@ -41,7 +41,7 @@ use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
-use super::{Kernel, Tile, avx512vnni, wide_tiles};
+use super::{Kernel, Tile, avx512vnni, is_bytes, wide_tiles};
 use crate::layout::int::{Block, Bytes, IntLayout, Range};
 use crate::layout::{GROUP, PANEL};
 use crate::ops::matmul::pairs_of_tiles::Coming;
@@ -100,18 +100,14 @@ thread_local! {
 }
 
 /// The kernel of a layout for many rows, and the rows from which it is faster. Scales of 16 inputs
-/// would leave three quarters of a tile unused, so such layouts keep `vpdpbusd`.
+/// would leave three quarters of a tile unused, so such layouts keep `vpdpbusd`. Weights of a byte each
+/// are read for so long that tiles take no time beside it at a few rows; smaller ones are multiplied
+/// faster by `vpdpbusd`.
 pub(in crate::ops::matmul) fn kernel<L: IntLayout>() -> (usize, Kernel) {
     if L::SPLIT {
         return (0, avx512vnni::<L>);
     }
     (if is_bytes::<L>() { FEW / 2 } else { FEW + 1 }, tile::<L>)
-}
-
-/// Whether weights have a byte each. Such are read for so long that tiles take no time beside it at a
-/// few rows; smaller ones are multiplied faster by `vpdpbusd`.
-const fn is_bytes<L: IntLayout>() -> bool {
-    L::BLOCK_BYTES >= L::LEN * PANEL
 }
 
 /// # Safety

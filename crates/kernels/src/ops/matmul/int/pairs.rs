@@ -1,0 +1,159 @@
+//! Two panels at a time, for weights of a byte each and AVX-512 with VNNI.
+//!
+//! ```text
+//!                  x of a row, broadcast once
+//!                    │
+//!          ┌─────────┴─────────┐
+//! panel    │ p                 │ p + 1
+//! isum[MR] += w · x    isum[MR] += w · x          MR = 5 or 6: 12 sums and 12 accumulators
+//! ```
+//!
+//! The loop of the parent multiplies one panel and loads the activations of every row for each
+//! product. A core that does two products and two loads in a cycle then waits for the loads; here
+//! two products share one. Values and their order are the parent's, so that the bits are the same.
+//!
+//! It pays where weights have a byte each (Q8G32 on two Zen 5 cores, peak 2200 GOP/s: 1100, 1250 and
+//! 1345 to 1290, 1430 and 1510 at M = 32, 64 and 512), after the rows of the first chunk, which bring
+//! the weights to the cache. Tried and dropped: the same for smaller weights, which have to be unpacked
+//! for 6 rows in place of 8 (up to 4 % faster, Q3K 25 % slower); 4 rows by 2 or 3 by 4 panels (no
+//! faster); a parent that takes one panel or two (single panels of some layouts 5 to 15 % slower,
+//! because the compiler arranges the loop in another way); prefetching.
+
+use super::avx512::Vnni;
+use super::{Dot, Loop, is_bytes};
+use crate::layout::int::{Block, IntLayout};
+use crate::layout::{GROUP, PANEL};
+use crate::ops::matmul::Tile;
+use crate::ops::quantize::IntRows;
+use crate::simd::{Avx512, Simd};
+
+/// Most rows of a chunk.
+pub(super) const MOST_ROWS: usize = 6;
+/// Least rows of a chunk.
+const LEAST_ROWS: usize = 5;
+
+/// Whether this kernel multiplies rows of a layout.
+pub(super) const fn pays<L: IntLayout>() -> bool {
+    is_bytes::<L>() && Loop::<Avx512, Vnni, L>::IS_SIGNED && !L::SPLIT
+}
+
+/// Rows of a block of `m` that are multiplied by single panels: so many that the rows after them are
+/// chunks of 5 and 6.
+pub(super) fn rows_before(m: usize) -> usize {
+    let leaves_chunks = |n: &usize| (m - n).div_ceil(MOST_ROWS) * LEAST_ROWS <= m - n;
+    if m < 14 { m } else { (5..=8).rev().find(leaves_chunks).unwrap_or(m) }
+}
+
+/// `MR` rows by two panels, from row `row` and panel `panel` of the tile.
+///
+/// # Safety
+///
+/// The rows and the panels are inside the tile; see its invariants.
+#[inline(always)]
+pub(super) unsafe fn micro<L: IntLayout, const MR: usize>(
+    (s, d): (Avx512, Vnni),
+    tile: &Tile<'_, IntRows<'_>>,
+    row: usize,
+    panel: usize,
+) {
+    let n_groups = tile.x.n_groups;
+    let groups_per_block = const { L::LEN / GROUP };
+    let is_wide = const { Loop::<Avx512, Vnni, L>::IS_WIDE };
+    let per_scale = if is_wide { tile.x.group / GROUP } else { 1 };
+    let (mut behind, mut scale_idx) = (0, 0);
+    let mut isum = [[d.splat(s, 0); MR]; 2];
+    let mut acc = [[s.splat(0.0); MR]; 2];
+    // SAFETY: the caller vouches for the rows and the panels; blocks lie within their panel.
+    unsafe {
+        let x = tile.x.values.as_ptr().add(row * tile.x.stride);
+        let scales = tile.x.scales.as_ptr().add(row * n_groups);
+        let sums = tile.x.sums.as_ptr().add(row * n_groups);
+        let start = [0, 1].map(|nr| tile.w.as_ptr().add((panel + nr) * tile.panel_bytes));
+        let head_bytes = if L::ROW_SCALE { PANEL * 4 } else { 0 };
+        for block_idx in 0..tile.k / L::LEN {
+            let offset = head_bytes + block_idx * L::BLOCK_BYTES;
+            let block = [Block::new(start[0].add(offset)), Block::new(start[1].add(offset))];
+            let head = [L::head(s, block[0]), L::head(s, block[1])];
+            for in_block in 0..groups_per_block {
+                let group = block_idx * groups_per_block + in_block;
+                let (mut begins, mut ends, mut at_scale) = (true, true, group);
+                if is_wide {
+                    begins = behind == 0;
+                    ends = behind + 1 == per_scale || group + 1 == tile.k / GROUP;
+                    at_scale = scale_idx;
+                }
+                if begins {
+                    for mr in 0..MR {
+                        let [first, last] = *sums.add(mr * n_groups + at_scale);
+                        let zero = const { -Loop::<Avx512, Vnni, L>::ZERO };
+                        let begin = d.splat(s, zero * (first + last));
+                        (isum[0][mr], isum[1][mr]) = (begin, begin);
+                    }
+                }
+                macro_rules! pair {
+                    ($pair:literal) => {
+                        let w = L::weights(s, block[0], in_block, $pair);
+                        let v = L::weights(s, block[1], in_block, $pair);
+                        for quad in 0..2 {
+                            let x = x.add(group * GROUP + $pair * 8 + quad * 4);
+                            for mr in 0..MR {
+                                let x = &*x.add(mr * tile.x.stride).cast::<[i8; 4]>();
+                                isum[0][mr] = d.dot::<true>(s, isum[0][mr], w[quad], x);
+                                isum[1][mr] = d.dot::<true>(s, isum[1][mr], v[quad], x);
+                            }
+                        }
+                    };
+                }
+                pair!(0);
+                pair!(1);
+                pair!(2);
+                pair!(3);
+                if ends {
+                    for nr in 0..2 {
+                        let sw = L::scale(s, &head[nr], block[nr], in_block, 0);
+                        let mut bias = s.splat(0.0);
+                        if L::BIAS {
+                            bias = L::bias(s, &head[nr], block[nr], in_block, 0);
+                        }
+                        for mr in 0..MR {
+                            let sx = *scales.add(mr * n_groups + at_scale);
+                            let scale = s.mul(s.splat(sx), sw);
+                            acc[nr][mr] = s.fma(d.to_float(s, isum[nr][mr]), scale, acc[nr][mr]);
+                            if L::BIAS {
+                                let [first, last] = *sums.add(mr * n_groups + at_scale);
+                                let sum = sx * (first + last) as f32;
+                                acc[nr][mr] = s.fma(s.splat(sum), bias, acc[nr][mr]);
+                            }
+                        }
+                    }
+                }
+                if is_wide {
+                    (behind, scale_idx) =
+                        if ends { (0, scale_idx + 1) } else { (behind + 1, scale_idx) };
+                }
+            }
+        }
+        for nr in 0..2 {
+            for mr in 0..MR {
+                let y = super::finished::<_, L>(s, acc[nr][mr], Block::new(start[nr]));
+                tile.y.store(row + mr, panel + nr, &y);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_cut_into_single_ones_and_chunks_of_five_and_six() {
+        for m in 0..200 {
+            let n_single = rows_before(m);
+            assert!(n_single <= m && (m < 14 || (5..=8).contains(&n_single)), "{n_single} of {m}");
+            for rows in crate::ops::matmul::row_chunks(m - n_single, MOST_ROWS) {
+                assert!((LEAST_ROWS..=MOST_ROWS).contains(&rows.len()), "{rows:?} of {m}");
+            }
+        }
+    }
+}
