@@ -106,7 +106,7 @@ impl Cpu {
         if n_bytes.saturating_mul(m) < min_parallel_bytes {
             (0..cut.n_blocks()).for_each(run);
         } else {
-            self.team.for_each_tile_of_table(cut.n_row_blocks(), cut.n_strips(), run);
+            cut.hand_out(self, run);
         }
     }
 }

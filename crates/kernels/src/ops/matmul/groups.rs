@@ -165,7 +165,7 @@ impl Cpu {
         if n_bytes < min_parallel_bytes {
             (0..n_blocks).for_each(run);
         } else {
-            self.team.for_each_tile_of_table(1, n_blocks, run);
+            groups.cuts[0].hand_out_all(self, n_blocks, run);
         }
     }
 }

@@ -87,7 +87,7 @@ impl Cpu {
         if w.n_bytes().saturating_mul(m) < min_parallel_bytes {
             (0..n_blocks).for_each(run);
         } else {
-            self.team.for_each_tile_of_table(1, n_blocks, run);
+            cut.hand_out_all(self, n_blocks, run);
         }
     }
 }
