@@ -28,7 +28,7 @@ pub use activation_group::ActivationGroup;
 pub use aligned::{ALIGNMENT, AlignedBuf, Placement};
 pub use dtype::DType;
 pub use error::{Result, TensorError};
-pub use gguf::{Gguf, GgufArray, GgufData, GgufPartName, GgufValue, GgufWriter};
+pub use gguf::{Gguf, GgufArray, GgufData, GgufPartName, GgufValue, GgufWriter, gguf_file_type};
 pub use kv_dtype::{KvDtype, UnknownKvDtype};
 pub use mapped::{LOST_FILE_EXIT_CODE, MappedFile, handle_file_signals};
 pub use memory::{

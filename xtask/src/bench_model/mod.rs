@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
-use pelton_tensor::{DType, GgufValue, GgufWriter};
+use pelton_tensor::{DType, GgufValue, GgufWriter, gguf_file_type};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
@@ -299,7 +299,7 @@ fn bar(n: usize) -> ProgressBar {
 
 fn write_gguf(out: &Path, shape: &Shape, wished: DType) -> anyhow::Result<()> {
     let mut writer = GgufWriter::new();
-    write_metadata(shape, &mut writer);
+    write_metadata(shape, wished, &mut writer);
     vocabulary::write_gguf(shape.vocab, &mut writer);
     let tensors = tensors(shape);
     for (name, dims) in &tensors {
@@ -455,8 +455,11 @@ fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
     all
 }
 
-fn write_metadata(shape: &Shape, writer: &mut GgufWriter) {
+fn write_metadata(shape: &Shape, dtype: DType, writer: &mut GgufWriter) {
     writer.metadata("general.architecture", GgufValue::String(shape.arch.to_owned()));
+    if let Some(file_type) = gguf_file_type(dtype) {
+        writer.metadata("general.file_type", GgufValue::U32(file_type));
+    }
     for (key, n) in [
         ("context_length", shape.context),
         ("embedding_length", shape.hidden),
@@ -477,6 +480,7 @@ fn write_metadata(shape: &Shape, writer: &mut GgufWriter) {
 mod tests {
     use pelton_model::ModelFiles;
     use pelton_quant::{FORMATS, fitting};
+    use pelton_tensor::Gguf;
 
     use super::*;
 
@@ -518,7 +522,11 @@ mod tests {
             write_gguf(&path, &TINY, wished).expect("writes");
             let files = ModelFiles::open(&path).expect("a file that opens");
             pelton_model::check(&files).expect("a sound model");
+            // OpenVINO refuses a file that does not say what it is stored as.
+            let file_type = Gguf::open(&path).expect("opens").u32("general.file_type");
+            assert_eq!(file_type.expect("a number"), gguf_file_type(wished));
         }
+        assert_eq!(gguf_file_type(DType::Q8_0), Some(7));
         let error = format_of_name("q9").expect_err("unknown").to_string();
         assert!(error.contains("q9") && error.contains("Q8_0"), "{error}");
     }

@@ -1,9 +1,7 @@
 //! The metadata of a GGUF file in the one made from it.
 
 use pelton_quant::WeightFormat;
-use pelton_tensor::{Gguf, GgufValue, GgufWriter};
-
-use super::gguf_file_type;
+use pelton_tensor::{Gguf, GgufValue, GgufWriter, gguf_file_type};
 
 const FILE_TYPE: &str = "general.file_type";
 
@@ -16,7 +14,7 @@ pub(super) fn write(gguf: &Gguf, format: Option<&dyn WeightFormat>, writer: &mut
             writer.metadata(key, value.clone());
         }
     }
-    if let Some(file_type) = format.and_then(gguf_file_type) {
+    if let Some(file_type) = format.and_then(|format| gguf_file_type(format.dtype())) {
         writer.metadata(FILE_TYPE, GgufValue::U32(file_type));
     }
 }

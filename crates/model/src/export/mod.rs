@@ -32,7 +32,6 @@ mod tokenizer;
 mod written;
 
 pub use importance::Importance;
-pub use metadata::gguf_file_type;
 
 use std::path::{Path, PathBuf};
 

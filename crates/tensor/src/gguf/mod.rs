@@ -13,6 +13,7 @@
 //! A model may be split into several such files: see [`parts`].
 
 mod cursor;
+mod file_type;
 mod getters;
 mod parts;
 mod value;
@@ -29,6 +30,7 @@ use crate::{DType, MappedFile, Result, TensorError, TensorSource, TensorView};
 use cursor::Cursor;
 use parts::Part;
 
+pub use file_type::gguf_file_type;
 pub use parts::GgufPartName;
 pub use value::{GgufArray, GgufValue};
 pub use writer::{GgufData, GgufWriter};

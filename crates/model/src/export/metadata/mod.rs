@@ -10,47 +10,12 @@ mod rope;
 pub(super) use rope::divisor_tensors;
 
 use pelton_quant::WeightFormat;
-use pelton_tensor::{GgufArray, GgufValue};
+use pelton_tensor::{GgufArray, GgufValue, gguf_file_type};
 
 use crate::arch::{Arch, ArchSpec, LayerSpec, Mixer, Mlp, NormKind, PARALLEL, Residual};
 use crate::config::HfConfig;
 use crate::files::ModelFiles;
 use crate::files::gguf::decimal;
-
-/// Numbers that readers use to tell what most of a file is stored as.
-const FILE_TYPES: &[(&str, u32)] = &[
-    ("F32", 0),
-    ("F16", 1),
-    ("Q4_0", 2),
-    ("Q4_1", 3),
-    ("Q8_0", 7),
-    ("Q5_0", 8),
-    ("Q5_1", 9),
-    ("Q2_K", 10),
-    ("Q3_K", 11),
-    ("Q4_K", 14),
-    ("Q5_K", 16),
-    ("Q6_K", 18),
-    ("IQ2_XXS", 19),
-    ("IQ2_XS", 20),
-    ("IQ3_XXS", 23),
-    ("IQ1_S", 24),
-    ("IQ4_NL", 25),
-    ("IQ3_S", 26),
-    ("IQ2_S", 28),
-    ("IQ4_XS", 30),
-    ("IQ1_M", 31),
-    ("BF16", 32),
-    ("TQ1_0", 36),
-    ("TQ2_0", 37),
-    ("MXFP4", 38),
-];
-
-/// The number that stands in `general.file_type` of a file whose matrices are stored as `format`;
-/// other engines refuse a file that does not say. `None` where no number exists.
-pub fn gguf_file_type(format: &dyn WeightFormat) -> Option<u32> {
-    FILE_TYPES.iter().find(|(name, _)| *name == format.name()).map(|(_, number)| *number)
-}
 
 /// Keys and their values, in the order of the file.
 pub(super) struct Keys {
@@ -111,7 +76,7 @@ pub(super) fn keys(files: &ModelFiles, spec: &ArchSpec, format: &dyn WeightForma
     if let Some(name) = files.path().file_name() {
         keys.general("name", GgufValue::String(name.to_string_lossy().into_owned()));
     }
-    if let Some(file_type) = gguf_file_type(format) {
+    if let Some(file_type) = gguf_file_type(format.dtype()) {
         keys.general("file_type", GgufValue::U32(file_type));
     }
     keys.general("quantization_version", GgufValue::U32(2));
