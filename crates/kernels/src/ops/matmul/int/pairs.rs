@@ -50,6 +50,7 @@ pub(super) fn rows_before(m: usize) -> usize {
 ///
 /// The rows and the panels are inside the tile; see its invariants.
 #[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "a row has a sum in each of two arrays")]
 pub(super) unsafe fn micro<L: IntLayout, const MR: usize>(
     (s, d): (Avx512, Vnni),
     tile: &Tile<'_, IntRows<'_>>,
