@@ -85,8 +85,11 @@ const MIN_PARALLEL_BYTES: [f64; 2] = [16_384.0, 4_194_304.0];
 const BETTER: f64 = 0.97;
 pub(crate) const LEAST_ROUNDS: usize = 5;
 const MOST_ROUNDS: usize = 15;
-/// Readings of operations that take microseconds.
-const SHORT_READINGS: usize = 64;
+/// Least and most readings of operations that take microseconds.
+const SHORT_READINGS: [usize; 2] = [64, 1 << 14];
+/// Seconds that they take together, unless they are the most. A caller that runs on the core of a worker
+/// is moved away by the system, but not within a few milliseconds.
+const SHORT_SECONDS: f64 = 0.03;
 
 const LAYOUT: WeightLayout = WeightLayout::Q8G32;
 /// Shape of a matrix of the working set, `[N, K]`.
@@ -149,7 +152,7 @@ impl Cpu {
         let default = self.tuning;
         // The largest bound, so that this product stays on its caller.
         self.tuning = Tuning { min_parallel_bytes: usize::MAX, ..default }.clamped();
-        let alone = clock.undisturbed(SHORT_READINGS, &mut || product.run(self, &small));
+        let alone = clock.undisturbed(&mut || product.run(self, &small));
         self.tuning = default;
         let seconds_per_byte = alone? / small.n_bytes() as f64;
 
@@ -157,7 +160,7 @@ impl Cpu {
         if n_threads > 1 {
             // As within a forward pass.
             let _awake = self.team.stay_awake();
-            let empty = clock.undisturbed(SHORT_READINGS, &mut || self.team.run(|_| {}));
+            let empty = clock.undisturbed(&mut || self.team.run(|_| {}));
             self.tuning.min_parallel_bytes = empty.map_or(default.min_parallel_bytes, |seconds| {
                 sharing_pays_from(seconds, seconds_per_byte, n_threads)
             });
@@ -263,13 +266,17 @@ impl Clock<'_> {
         (self.elapsed)() - start
     }
 
-    /// The time of `f` below which a tenth of up to `n` readings stay; `None` when there was no time
-    /// for three. Other programs only lengthen a reading, and a tuning is kept for when they are
+    /// The time of `f` below which a tenth of its readings stay; `None` when there was no time for
+    /// three. Other programs only lengthen a reading, and a tuning is kept for when they are
     /// gone: two compilers beside the first start made the median of waking the team 16 times as long,
-    /// and decoding a tenth slower ever after.
-    fn undisturbed(&self, n: usize, f: &mut dyn FnMut()) -> Option<f64> {
-        let mut readings = Vec::with_capacity(n);
-        while readings.len() < n && self.has(readings.last().copied().unwrap_or(0.0)) {
+    /// and decoding a tenth slower ever after. With 64 readings, a tenth of them was as long at times.
+    fn undisturbed(&self, f: &mut dyn FnMut()) -> Option<f64> {
+        let [least, most] = SHORT_READINGS;
+        let end = (self.elapsed)() + SHORT_SECONDS;
+        let mut readings = Vec::with_capacity(most);
+        while self.has(readings.last().copied().unwrap_or(0.0))
+            && readings.len() < if (self.elapsed)() < end { most } else { least }
+        {
             readings.push(self.time(f));
         }
         readings.sort_by(f64::total_cmp);
@@ -417,6 +424,30 @@ mod tests {
         let candidates = ROW_BLOCK_BYTES.map(|n| Tuning { row_block_bytes: n, ..default });
         cpu.tune_among(&clock, candidates, 0.0, &set, 1);
         assert_eq!(cpu.tuning, default);
+    }
+
+    #[test]
+    fn short_readings_go_on_until_a_disturbance_is_over() {
+        let (now, n) = (Cell::new(0.0), Cell::new(0));
+        let clock = Clock { elapsed: &|| now.get(), end: Duration::from_secs(1) };
+        let mut disturbed_at_first = || {
+            let seconds = if n.replace(n.get() + 1) < 200 { 1e-4 } else { 1e-6 };
+            now.set(now.get() + seconds);
+        };
+        let seconds = clock.undisturbed(&mut disturbed_at_first).expect("time for many");
+        assert!((0.9e-6..1.1e-6).contains(&seconds), "{seconds} after {} readings", n.get());
+        // A clock that stands still, readings that are long, and no time for three.
+        let clock = Clock { elapsed: &|| 0.0, end: Duration::from_secs(1) };
+        assert_eq!(clock.undisturbed(&mut || {}), Some(0.0));
+        for (end, expected, n_expected) in [(1000, Some(1.0), 64), (3, None, 2)] {
+            let (now, n) = (Cell::new(0.0), Cell::new(0));
+            let clock = Clock { elapsed: &|| now.get(), end: Duration::from_secs(end) };
+            let long = &mut || {
+                n.set(n.get() + 1);
+                now.set(now.get() + 1.0);
+            };
+            assert_eq!((clock.undisturbed(long), n.get()), (expected, n_expected));
+        }
     }
 
     #[test]

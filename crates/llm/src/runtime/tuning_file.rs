@@ -3,7 +3,7 @@
 //! ```text
 //! $XDG_CACHE_HOME/pelton/tuning.json, else ~/.cache/pelton/tuning.json
 //!   (~/Library/Caches/pelton on macOS, %LOCALAPPDATA%\pelton on Windows)
-//! { "version": 1, "machines": [
+//! { "version": 2, "machines": [
 //!     { "cpu": "AMD EPYC ...", "kernels": "avx512", "threads": 2,
 //!       "strip_panels": 4, "row_block_bytes": 262144, "min_parallel_bytes": 131072,
 //!       "nodes": { "n_nodes": 2, "policy": "interleave", "speeds": [4.02e10, 7.1e10] } }, ... ] }
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::nodes::KnownNodes;
 
 /// Version of the file; raised when kernels change so much that older measurements mislead.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Largest file that is read, in bytes.
 pub(super) const MOST_BYTES: u64 = 1 << 20;
 /// Most machines of one file; the oldest entries go first.
