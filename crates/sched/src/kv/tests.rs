@@ -139,11 +139,11 @@ fn what_is_swapped_out_needs_a_host_block_for_each_block_and_stays_cached() {
 
 #[test]
 fn a_prefix_that_is_shared_takes_no_room_of_its_own() {
-    // The first sequence has 4 blocks; the second shares 3 of them and takes one.
-    for (n_blocks, n_spare, has_room) in [(5, 0, true), (5, 1, false), (6, 1, true), (4, 0, false)]
+    // The first sequence has 5 blocks; the second shares 3 of them and takes 2.
+    for (n_blocks, n_spare, has_room) in [(7, 0, true), (7, 1, false), (8, 1, true), (6, 0, false)]
     {
         let mut kv = kv(n_blocks, 0);
-        let (first, second) = (sequence(1, 8), sequence(2, 8));
+        let (first, second) = (sequence(1, 10), sequence(2, 10));
         let mut one = admit(&mut kv, &first);
         kv.remember(&mut one, &first, 6);
         let Some((two, output)) = try_admit(&mut kv, &second, n_spare) else {
@@ -153,7 +153,7 @@ fn a_prefix_that_is_shared_takes_no_room_of_its_own() {
         assert!(has_room, "{n_blocks} blocks, {n_spare} to spare");
         assert_eq!((two.n_computed, two.n_shared, output.copies.len()), (6, 6, 0));
         assert_eq!(two.held.table.blocks()[..3], one.table.blocks()[..3]);
-        assert_eq!(two.held.table.blocks().len(), 4);
+        assert_eq!(two.held.table.blocks().len(), 5);
         kv.check_integrity([(&one, 6), (&two.held, 6)].into_iter(), std::iter::empty());
     }
 }
