@@ -87,8 +87,8 @@ pub(crate) const LEAST_ROUNDS: usize = 5;
 const MOST_ROUNDS: usize = 15;
 /// Least and most readings of operations that take microseconds.
 const SHORT_READINGS: [usize; 2] = [64, 1 << 14];
-/// Seconds that they take together, unless they are the most. A caller that runs on the core of a worker
-/// is moved away by the system, but not within a few milliseconds.
+/// Seconds that they take together, unless they are the most. A caller that runs on the core of a
+/// worker is moved away by the system, but not within a few milliseconds.
 const SHORT_SECONDS: f64 = 0.03;
 
 const LAYOUT: WeightLayout = WeightLayout::Q8G32;
@@ -267,10 +267,10 @@ impl Clock<'_> {
     }
 
     /// The time of `f` below which a tenth of its readings stay; `None` when there was no time for
-    /// three. Other programs only lengthen a reading, and a tuning is kept for when they are
-    /// gone: two compilers beside the first start made the median of waking the team 16 times as long,
-    /// and decoding a tenth slower ever after. With 64 readings, five of six first starts on two quiet Zen 5
-    /// cores found 4 MiB in place of 256 KiB, and decoded one sequence 3 % slower.
+    /// three. Other programs only lengthen a reading, and a tuning is kept for when they are gone:
+    /// two compilers beside the first start made the median of waking the team 16 times as long,
+    /// and decoding a tenth slower ever after. With 64 readings, five of six first starts on two
+    /// quiet Zen 5 cores found 4 MiB in place of 256 KiB, and decoded one sequence 3 % slower.
     fn undisturbed(&self, f: &mut dyn FnMut()) -> Option<f64> {
         let [least, most] = SHORT_READINGS;
         let end = (self.elapsed)() + SHORT_SECONDS;

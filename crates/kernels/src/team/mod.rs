@@ -10,11 +10,12 @@
 //! idle team costs nothing and a machine with fewer free cores than threads still makes progress:
 //! the spin yields the core after its first part.
 //!
-//! Work is handed out in tiles, from one atomic counter ([`ThreadTeam::for_each_tile`]) or from one for
-//! each thread's share of neighbouring tiles ([`ThreadTeam::for_each_tile_of_table`]). In both, a
-//! thread without work takes the next tile, so one slow core does not hold up the rest; and when the tiles are gone the caller closes the doors and
-//! waits only for workers that came in. A worker whose core is busy with another program, and which
-//! was therefore never scheduled, is not waited for.
+//! Work is handed out in tiles, from one atomic counter ([`ThreadTeam::for_each_tile`]) or from one
+//! for each thread's share of neighbouring tiles ([`ThreadTeam::for_each_tile_of_table`]). In both,
+//! a thread without work takes the next tile, so one slow core does not hold up the rest; and when
+//! the tiles are gone the caller closes the doors and waits only for workers that came in. A worker
+//! whose core is busy with another program, and which was therefore never scheduled, is not waited
+//! for.
 //!
 //! # Which thread runs where
 //!
@@ -38,9 +39,9 @@
 //!
 //! # The files
 //!
-//! [`doors`] is the protocol of a run, [`turns`] the order of several users, [`shares`] the order of
-//! tiles, [`rest`] how threads wait, [`job`] the closure between the threads, [`topology`] (on [`cpu_list`], [`quota`] and
-//! [`affinity`]) what the machine is.
+//! [`doors`] is the protocol of a run, [`turns`] the order of several users, [`shares`] the order
+//! of tiles, [`rest`] how threads wait, [`job`] the closure between the threads, [`topology`] (on
+//! [`cpu_list`], [`quota`] and [`affinity`]) what the machine is.
 //!
 //! Tried and dropped: waiting for every worker in every run (with one of two cores taken by another
 //! program, decoding a small model on two threads was several times slower than on one); condition
@@ -266,8 +267,9 @@ impl ThreadTeam {
         });
     }
 
-    /// Calls `f(tile)` once for each tile of a table, counted row by row. Each thread takes neighbouring
-    /// columns, and these in order, one row after the other, before it helps other threads.
+    /// Calls `f(tile)` once for each tile of a table, counted row by row. Each thread takes
+    /// neighbouring columns, and these in order, one row after the other, before it helps other
+    /// threads.
     ///
     /// For tiles whose data lie one behind the other in a row and are the same in a column.
     ///

@@ -7,22 +7,24 @@
 //! at last                ◄──────────────── thread 1, whose share is done, helps
 //! ```
 //!
-//! The tiles are a table. The data of neighbours in a row lie one behind the other, and the tiles of a
-//! column share data: the strips of a matrix, multiplied with one block of rows after the other. A
-//! thread that takes its columns in order reads one long stream, so that what it prefetches beyond a
-//! tile is its own next tile, and no two threads fetch the same strip. No share waits for its thread: it
-//! is another thread's work when that thread has done its own.
+//! The tiles are a table. The data of neighbours in a row lie one behind the other, and the tiles
+//! of a column share data: the strips of a matrix, multiplied with one block of rows after the
+//! other. A thread that takes its columns in order reads one long stream, so that what it
+//! prefetches beyond a tile is its own next tile, and no two threads fetch the same strip. No share
+//! waits for its thread: it is another thread's work when that thread has done its own.
 //!
 //! Two cores of an AMD EPYC (Zen 5) that read 84 GB/s together multiplied 1, 5 and 8 rows with q8
-//! weights of 4.4 MB in 55, 65 and 65 µs in place of 65, 79 and 85 with a single counter; where both
-//! read 50 GB/s, in 90, 100 and 105 µs in place of 96, 107 and 109. Shares that are ranges of rows were
-//! dropped: each thread then fetches the whole matrix (512 rows with q4 weights 4 % slower).
+//! weights of 4.4 MB in 55, 65 and 65 µs in place of 65, 79 and 85 with a single counter; where
+//! both read 50 GB/s, in 90, 100 and 105 µs in place of 96, 107 and 109.
+//!
+//! Considered and not taken (reasoned, not measured alone): shares that are ranges of rows, because
+//! each thread would then fetch the whole matrix.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Most shares of one run; where there are more threads, several have one share. At the end of a run
-/// each thread looks at every share.
+/// Most shares of one run; where there are more threads, several have one share. At the end of a
+/// run each thread looks at every share.
 const MOST_SHARES: usize = 16;
 
 /// The tiles of one run.
@@ -48,8 +50,8 @@ impl Shares {
         Self { n_rows, n_columns, n_shares, taken }
     }
 
-    /// A tile that no thread has taken, counted row by row; the next one of the thread's own share while
-    /// that has any.
+    /// A tile that no thread has taken, counted row by row; the next one of the thread's own share
+    /// while that has any.
     pub(super) fn take(&self, thread: usize) -> Option<usize> {
         (0..self.n_shares).find_map(|i| self.take_from((thread + i) % self.n_shares))
     }
@@ -57,7 +59,8 @@ impl Shares {
     fn take_from(&self, share: usize) -> Option<usize> {
         let (columns, taken) = (self.columns_of(share), &self.taken[share].0);
         let n_tiles = columns.len() * self.n_rows;
-        // Whether any is left is asked first: only an addition takes the line away from other threads.
+        // Whether any is left is asked first: only an addition takes the line away from other
+        // threads.
         if taken.load(Ordering::Relaxed) >= n_tiles {
             return None;
         }

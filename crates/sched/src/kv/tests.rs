@@ -226,11 +226,12 @@ fn a_match_reaches_as_far_as_the_window_blocks_that_go_on_from_it() {
     };
     let all = queries.each_ref().map(|query| match_of(&mut kv, query, None));
     assert_eq!(all, [(6, 0), (3, 0), (5, 1)]);
-    // Behind 12 tokens, blocks 4 and 5 are read, and they are kept longest. The others are not there.
+    // Behind 12 tokens, blocks 4 and 5 are read, and they are kept longest. The others are not
+    // there.
     while kv.evict_window(List::Passed) {}
     let all = queries.each_ref().map(|query| match_of(&mut kv, query, None));
     assert_eq!(all, [(6, 0), (0, 0), (0, 0)]);
-    // What the host has is not computed anew: as deep as it reaches, without its last token's block.
+    // KV on the host is not computed anew: as deep as it reaches, without its last token's block.
     for (n_tokens, n_full) in [(4, 1), (5, 2), (6, 2)] {
         let host = Host { blocks: Vec::new(), n_tokens, transfer: TransferId(0), snapshot: None };
         assert_eq!(match_of(&mut kv, &queries[1], Some(&host)), (n_full, 0), "{n_tokens} tokens");

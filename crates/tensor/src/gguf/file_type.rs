@@ -31,8 +31,8 @@ const FILE_TYPES: [(DType, u32); 25] = [
     (DType::Mxfp4, 38),
 ];
 
-/// The number that stands in `general.file_type` of a GGUF file whose matrices have this type; other
-/// engines refuse a file that does not say. `None` where no number exists.
+/// The number that stands in `general.file_type` of a GGUF file whose matrices have this type;
+/// other engines refuse a file that does not say. `None` where no number exists.
 pub fn gguf_file_type(dtype: DType) -> Option<u32> {
     FILE_TYPES.iter().find(|(of, _)| *of == dtype).map(|(_, number)| *number)
 }

@@ -44,8 +44,8 @@ pub(super) struct Cut {
     pub(super) rows_per_block: usize,
     /// Bytes of the activations that may lie in cache.
     pub(super) row_bytes: usize,
-    /// Whether each thread takes neighbouring strips. Kernels of floats read several panels at once, and
-    /// are up to 10 % slower with it (bf16 on Zen 5, 32 rows).
+    /// Whether each thread takes neighbouring strips. Kernels of floats read several panels at
+    /// once, and are up to 10 % slower with it (bf16 on Zen 5, 32 rows).
     pub(super) in_shares: bool,
     pub(super) n_threads: usize,
 }
@@ -112,8 +112,8 @@ impl Cut {
         self.n_strips() * self.n_row_blocks()
     }
 
-    /// Panels from panel `panel` to those that its thread multiplies next, if all threads are equally
-    /// fast; see [`Block::to_next`].
+    /// Panels from panel `panel` to those that its thread multiplies next, if all threads are
+    /// equally fast; see [`Block::to_next`].
     pub(super) fn panels_ahead(&self, panel: usize, n_panels: usize) -> usize {
         let n_strips = if self.in_shares { 1 } else { self.n_threads };
         let n_ahead = n_strips * self.strip_panels;
@@ -153,8 +153,8 @@ impl Cut {
 pub(super) struct Block {
     pub(super) panels: Range<usize>,
     pub(super) rows: Range<usize>,
-    /// Panels to those that this thread multiplies next (a wrapped number where they lie before these); 0
-    /// where there are none.
+    /// Panels to those that this thread multiplies next (a wrapped number where they lie before
+    /// these); 0 where there are none.
     pub(super) to_next: usize,
 }
 

@@ -165,6 +165,7 @@ impl Cpu {
         if n_bytes < min_parallel_bytes {
             (0..n_blocks).for_each(run);
         } else {
+            // The matrices of all groups nearly always have one layout.
             groups.cuts[0].hand_out_all(self, n_blocks, run);
         }
     }

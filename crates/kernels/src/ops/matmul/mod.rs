@@ -255,8 +255,8 @@ struct Tile<'a, X> {
     n_panels: usize,
     k: usize,
     m: usize,
-    /// Bytes to the tile that this thread multiplies next (a wrapped number where it lies before this one);
-    /// 0 where there is none.
+    /// Bytes to the tile that this thread multiplies next (a wrapped number where it lies before
+    /// this one); 0 where there is none.
     to_next: usize,
     x: X,
     y: Target,

@@ -33,9 +33,9 @@
 //! ends of panels. Few rows read the weights from memory and compute at the same time: without the
 //! prefetch one waits for the other (Q4G32 at M = 8: 444 instead of 600 GOP/s on Zen 4), and from
 //! three rows on, where a group takes longer, the prefetch has to be twice as far ahead. 4 to 8 KiB
-//! give, on one Zen 5 core with weights of 8 bits from memory, 107 to 112 µs at one row, 116 to 109 at
-//! 2, 141 to 122 at 5, 163 to 127 at 8; 6, 12, 16 and 24 KiB give 128, 128, 132 and - at 5, 140, 140,
-//! 145 and 150 at 8.
+//! give, on one Zen 5 core with weights of 8 bits from memory, 107 to 112 µs at one row, 116 to 109
+//! at 2, 141 to 122 at 5, 163 to 127 at 8; 6, 12, 16 and 24 KiB give 128, 128, 132 and - at 5, 140,
+//! 140, 145 and 150 at 8.
 //!
 //! Many rows of weights of a byte each are multiplied with two panels at a time ([`pairs`]).
 //!
@@ -43,11 +43,11 @@
 //! time with 8 rows (Q8G32 650, Q4K 557, against 690 and 588) or 6 rows (620, 600), their float
 //! accumulators on the stack; 12 rows by one panel (650, 576); 12 rows by two panels; four quads of
 //! weights in registers at a time (Q8G32 412, everything spilled); prefetching at M = 1 and 2
-//! alone. On a Granite Rapids: prefetching the next strip evenly in all walks through a strip, where
-//! more than 8 rows need several (a 0.5B model in Q8_0 decodes batches of 16 to 40 by 3 to 6 % faster,
-//! and one row 4 % slower, because the loop gets longer). On Zen 5: a prefetch of 1 KiB for rows whose
-//! weights are in the cache already (no difference); sums that begin with the float 1.5 * 2^23 and become
-//! floats by a subtraction, which has ports of its own (1 % faster).
+//! alone. On a Granite Rapids: prefetching the next strip evenly in all walks through a strip,
+//! where more than 8 rows need several (a 0.5B model in Q8_0 decodes batches of 16 to 40 by 3 to
+//! 6 % faster, and one row 4 % slower, because the loop gets longer). On Zen 5: a prefetch of 1 KiB
+//! for rows whose weights are in the cache already (no difference); sums that begin with the float
+//! 1.5 * 2^23 and become floats by a subtraction, which has ports of its own (1 % faster).
 //!
 //! Half of the code that the compiler makes of this crate are the 704 functions of `micro`, so `micro`
 //! is written for it: what a layout leaves out depends on constants of a type ([`Loop`]), which the

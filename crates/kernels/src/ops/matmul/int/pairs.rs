@@ -12,12 +12,12 @@
 //! product. A core that does two products and two loads in a cycle then waits for the loads; here
 //! two products share one. Values and their order are the parent's, so that the bits are the same.
 //!
-//! It pays where weights have a byte each (Q8G32 on two Zen 5 cores, peak 2200 GOP/s: 1100, 1250 and
-//! 1345 to 1290, 1430 and 1510 at M = 32, 64 and 512), after the rows of the first chunk, which bring
-//! the weights to the cache. Tried and dropped: the same for smaller weights, which have to be unpacked
-//! for 6 rows in place of 8 (up to 4 % faster, Q3K 25 % slower); 4 rows by 2 or 3 by 4 panels (no
-//! faster); a parent that takes one panel or two (single panels of some layouts 5 to 15 % slower,
-//! because the compiler arranges the loop in another way); prefetching.
+//! It pays where weights have a byte each (Q8G32 on two Zen 5 cores, peak 2200 GOP/s: 1100, 1250
+//! and 1345 to 1290, 1430 and 1510 at M = 32, 64 and 512), after the rows of the first chunk, which
+//! bring the weights to the cache. Tried and dropped: the same for smaller weights, which have to
+//! be unpacked for 6 rows in place of 8 (up to 4 % faster, Q3K 25 % slower); 4 rows by 2 or 3 by 4
+//! panels (no faster); a parent that takes one panel or two (single panels of some layouts 5 to
+//! 15 % slower, because the compiler arranges the loop in another way); prefetching.
 
 use super::avx512::Vnni;
 use super::{Dot, Loop, is_bytes};
@@ -37,8 +37,8 @@ pub(super) const fn pays<L: IntLayout>() -> bool {
     is_bytes::<L>() && Loop::<Avx512, Vnni, L>::IS_SIGNED && !L::SPLIT
 }
 
-/// Rows of a block of `m` that are multiplied by single panels: so many that the rows after them are
-/// chunks of 5 and 6.
+/// Rows of a block of `m` that are multiplied by single panels: so many that the rows after them
+/// are chunks of 5 and 6.
 pub(super) fn rows_before(m: usize) -> usize {
     let leaves_chunks = |n: &usize| (m - n).div_ceil(MOST_ROWS) * LEAST_ROWS <= m - n;
     if m < 14 { m } else { (5..=8).rev().find(leaves_chunks).unwrap_or(m) }

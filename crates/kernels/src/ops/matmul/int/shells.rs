@@ -91,8 +91,8 @@ unsafe fn avx512vnni_pairs<L: IntLayout, const MR: usize>(
     row: usize,
 ) {
     let n_paired = tile.n_panels / 2 * 2;
-    // SAFETY: the features of this function are those that the proofs are about; the caller vouches for
-    // the rows, and these panels are inside the tile.
+    // SAFETY: the features of this function are those that the proofs are about; the caller vouches
+    // for the rows, and these panels are inside the tile.
     unsafe {
         let proofs = (Avx512::assume(), Vnni::assume());
         for panel in (0..n_paired).step_by(2) {

@@ -100,9 +100,9 @@ thread_local! {
 }
 
 /// The kernel of a layout for many rows, and the rows from which it is faster. Scales of 16 inputs
-/// would leave three quarters of a tile unused, so such layouts keep `vpdpbusd`. Weights of a byte each
-/// are read for so long that tiles take no time beside it at a few rows; smaller ones are multiplied
-/// faster by `vpdpbusd`.
+/// would leave three quarters of a tile unused, so such layouts keep `vpdpbusd`. Weights of a byte
+/// each are read for so long that tiles take no time beside it at a few rows; smaller ones are
+/// multiplied faster by `vpdpbusd`.
 pub(in crate::ops::matmul) fn kernel<L: IntLayout>() -> (usize, Kernel) {
     if L::SPLIT {
         return (0, avx512vnni::<L>);
