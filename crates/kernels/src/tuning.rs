@@ -275,9 +275,12 @@ impl Clock<'_> {
         let [least, most] = SHORT_READINGS;
         let end = (self.elapsed)() + SHORT_SECONDS;
         let mut readings = Vec::with_capacity(most);
-        while self.has(readings.last().copied().unwrap_or(0.0))
-            && readings.len() < if (self.elapsed)() < end { most } else { least }
-        {
+        loop {
+            let n_enough = if (self.elapsed)() < end { most } else { least };
+            let expected = readings.last().copied().unwrap_or(0.0);
+            if readings.len() >= n_enough || !self.has(expected) {
+                break;
+            }
             readings.push(self.time(f));
         }
         readings.sort_by(f64::total_cmp);

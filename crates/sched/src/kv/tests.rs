@@ -1,4 +1,5 @@
-//! Bounds of offering blocks to the cache and of swapping, with blocks of two tokens.
+//! Bounds of admission, forks, matches with windows, offering blocks to the cache and swapping, with
+//! blocks of two tokens.
 
 use super::*;
 use crate::sequence::Standing;

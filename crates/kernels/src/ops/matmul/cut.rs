@@ -122,19 +122,24 @@ impl Cut {
 
     /// Runs `f` once for each of this product's blocks, on all threads.
     pub(super) fn hand_out<F: Fn(usize) + Sync>(&self, cpu: &Cpu, f: F) {
-        if self.in_shares {
-            cpu.team.for_each_tile_of_table(self.n_row_blocks(), self.n_strips(), f);
-        } else {
-            cpu.team.for_each_tile(self.n_blocks(), f);
-        }
+        self.hand_out_table(cpu, (self.n_row_blocks(), self.n_strips()), f);
     }
 
     /// Runs `f` once for each of the `n_blocks` blocks of several such products.
     pub(super) fn hand_out_all<F: Fn(usize) + Sync>(&self, cpu: &Cpu, n_blocks: usize, f: F) {
+        self.hand_out_table(cpu, (1, n_blocks), f);
+    }
+
+    fn hand_out_table<F: Fn(usize) + Sync>(
+        &self,
+        cpu: &Cpu,
+        (n_rows, n_columns): (usize, usize),
+        f: F,
+    ) {
         if self.in_shares {
-            cpu.team.for_each_tile_of_table(1, n_blocks, f);
+            cpu.team.for_each_tile_of_table(n_rows, n_columns, f);
         } else {
-            cpu.team.for_each_tile(n_blocks, f);
+            cpu.team.for_each_tile(n_rows * n_columns, f);
         }
     }
 
