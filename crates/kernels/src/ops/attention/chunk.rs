@@ -178,6 +178,34 @@ impl<'a, T: KvElement> Chunk<'a, T> {
         }
     }
 
+    /// Prefetches the scales of the values at `position` of the cache and after it, where the type
+    /// has any.
+    #[inline(always)]
+    pub(super) fn prefetch_value_scales<S: Simd>(&self, s: S, position: usize) {
+        if T::HAS_SCALES {
+            let (block, place) = self.place(position);
+            self.prefetch(s, self.shape.value_scales(block, self.kv_head, place..place).start);
+        }
+    }
+
+    /// Prefetches the scales of the coming keys of the column of `position`, where the type has any.
+    #[inline(always)]
+    pub(super) fn prefetch_coming_scales<S: Simd>(&self, s: S, position: usize) {
+        if T::HAS_SCALES
+            && let Some(coming) = &self.coming
+        {
+            if let Some(element) = coming.key_scales(self.shape, position - self.start) {
+                self.prefetch(s, element);
+            }
+        }
+    }
+
+    /// Prefetches the line of an element of the pages.
+    #[inline(always)]
+    fn prefetch<S: Simd>(&self, s: S, element: usize) {
+        s.prefetch(self.pages.as_ptr().wrapping_add(element).cast());
+    }
+
     /// Bytes from `address` to an element of the pages, modulo the size of the address space.
     #[inline(always)]
     fn bytes_from(&self, address: *const u8, element: usize) -> usize {

@@ -44,12 +44,25 @@ impl Coming<'_> {
     /// chunk or the sequence.
     #[inline(always)]
     pub(super) fn key(&self, shape: &KvShape, column: usize) -> Option<usize> {
+        let (block, place) = self.place(shape, column)?;
+        Some(shape.key_group(block, self.kv_head, place).start)
+    }
+
+    /// First element of the scales of the keys of `column`; `None` as for the keys.
+    #[inline(always)]
+    pub(super) fn key_scales(&self, shape: &KvShape, column: usize) -> Option<usize> {
+        let (block, place) = self.place(shape, column)?;
+        Some(shape.key_scales(block, self.kv_head, place..place).start)
+    }
+
+    /// Block of the cache that holds `column`, and its place in there.
+    #[inline(always)]
+    fn place(&self, shape: &KvShape, column: usize) -> Option<(usize, usize)> {
         let position = self.start + column;
         if column >= CHUNK || position >= self.end {
             return None;
         }
-        let block = self.block_table[position / shape.block_size] as usize;
-        Some(shape.key_group(block, self.kv_head, position % shape.block_size).start)
+        Some((self.block_table[position / shape.block_size] as usize, position % shape.block_size))
     }
 }
 
@@ -57,6 +70,26 @@ impl Coming<'_> {
 mod tests {
     use super::*;
     use crate::KvDtype;
+
+    #[test]
+    fn scales_come_with_their_keys() {
+        let shape = KvShape {
+            n_layers: 1,
+            n_blocks: 3,
+            block_size: 32,
+            n_kv_heads: 2,
+            key_dim: 64,
+            value_dim: 64,
+            values_in_keys: false,
+            dtype: KvDtype::Int8,
+            gap: 0,
+        };
+        let coming = Coming { block_table: &[2, 0, 1], kv_head: 1, start: 32, end: 90 };
+        let scales = |block, place| Some(shape.key_scales(block, 1, place..place).start);
+        assert_eq!(coming.key_scales(&shape, 0), scales(0, 0));
+        assert_eq!(coming.key_scales(&shape, 48), scales(1, 16));
+        assert_eq!(coming.key_scales(&shape, 58), None, "not in the sequence");
+    }
 
     #[test]
     fn what_is_coming_ends_with_the_chunk_and_with_the_sequence() {

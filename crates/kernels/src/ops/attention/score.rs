@@ -73,11 +73,11 @@ fn score_groups<S: Simd, T: KvElement, const G: usize>(
 ) {
     let mut position = positions.start;
     while position < positions.end {
-        let first = place(chunk, position);
+        let first = place(s, chunk, position);
         let (mut groups, mut n) = ([first; G], 1);
         position = first.group.next;
         while n < G && position < positions.end {
-            groups[n] = place(chunk, position);
+            groups[n] = place(s, chunk, position);
             position = groups[n].group.next;
             n += 1;
         }
@@ -91,10 +91,11 @@ fn score_groups<S: Simd, T: KvElement, const G: usize>(
     }
 }
 
-/// The key group that holds `position`, which is dense.
+/// The key group that holds `position`, which is dense. The scales of its values are read next.
 #[inline(always)]
-fn place<'a, T: KvElement>(chunk: &Chunk<'a, T>, position: usize) -> Placed<'a, T> {
+fn place<'a, S: Simd, T: KvElement>(s: S, chunk: &Chunk<'a, T>, position: usize) -> Placed<'a, T> {
     let group = chunk.key_group(position);
+    chunk.prefetch_value_scales(s, group.first.max(chunk.start));
     // A group's first token is at most 15 before the chunk, and never after its last position.
     Placed { group, column: group.first + LANES - chunk.start, next: chunk.after_keys(&group) }
 }

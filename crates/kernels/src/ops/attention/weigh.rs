@@ -134,6 +134,9 @@ fn weigh_strip<S: Simd, T: KvElement, const R: usize, const V: usize>(
             *weights = &scores[r * SCORE_LINE + column..][..next - position];
         }
         let to_coming = chunk.to_coming(values.as_ptr().cast(), position);
+        if first == 0 {
+            chunk.prefetch_coming_scales(s, position);
+        }
         add_values(s, weights, &Strip { values, n_vectors, first, to_coming }, &mut sums);
         position = next;
     }

@@ -158,7 +158,7 @@ impl Cpu {
         let n_threads = self.team.n_threads();
         let is_many = n_tiles >= TILES_PER_THREAD * n_threads;
         if n_threads == 1 || step.shape.group() == 1 || is_many {
-            return self.team.for_each_tile(n_tiles, |tile| {
+            return self.team.for_each_tile_of_table(1, n_tiles, |tile| {
                 step.key_head(&input.sequences[tile / n_key_heads], tile % n_key_heads);
             });
         }
@@ -177,7 +177,7 @@ impl Cpu {
         let (n_keys, n_values) = (shape.n_key_heads, shape.n_value_heads);
         with_memory(&ALL_DOTS, sequences.len() * n_keys * per_tile, NO_DOTS, |memory| {
             let dots = Parts::new(memory);
-            self.team.for_each_tile(sequences.len() * n_keys, |tile| {
+            self.team.for_each_tile_of_table(1, sequences.len() * n_keys, |tile| {
                 let sequence = &sequences[tile / n_keys];
                 if chunk < sequence.n_spans() {
                     let span = sequence.span(chunk);
@@ -187,7 +187,7 @@ impl Cpu {
                     step.dots(sequence, &span, tile % n_keys, &mut [], out);
                 }
             });
-            self.team.for_each_tile(sequences.len() * n_values, |tile| {
+            self.team.for_each_tile_of_table(1, sequences.len() * n_values, |tile| {
                 let (sequence, head) = (&sequences[tile / n_values], tile % n_values);
                 if chunk < sequence.n_spans() {
                     let span = sequence.span(chunk);

@@ -191,7 +191,7 @@ impl Cpu {
             out: Parts::new(out),
         };
         let per_sequence = channels.div_ceil(COLUMNS);
-        self.team.for_each_tile(input.sequences.len() * per_sequence, |tile| {
+        self.team.for_each_tile_of_table(1, input.sequences.len() * per_sequence, |tile| {
             let first = tile % per_sequence * COLUMNS;
             step.columns(
                 &input.sequences[tile / per_sequence],

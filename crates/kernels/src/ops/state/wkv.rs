@@ -143,7 +143,7 @@ impl Cpu {
             store: Parts::new(store.floats_mut()),
             out: Parts::new(out),
         };
-        self.team.for_each_tile(input.sequences.len() * sizes.n_heads, |tile| {
+        self.team.for_each_tile_of_table(1, input.sequences.len() * sizes.n_heads, |tile| {
             step.head(&input.sequences[tile / sizes.n_heads], tile % sizes.n_heads);
         });
     }
