@@ -125,6 +125,7 @@ fn a_vocabulary_that_is_no_json_is_in_the_file() {
     for (name, from, keeps_json) in [
         (world, format!("world/{world}"), false),
         ("tokenizer.model", "vocab/bpe.model".to_owned(), false),
+        ("tiktoken.model", "tiktoken/tiktoken.model".to_owned(), false),
         // A `tokenizer.json` whose rule has no name is left for the file that it was made of.
         ("tokenizer.model", "vocab/bpe.model".to_owned(), true),
     ] {

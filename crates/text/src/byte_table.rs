@@ -53,6 +53,17 @@ pub(crate) fn byte_of_char(c: char) -> Option<u8> {
     }
 }
 
+/// The character that stands for a byte in a byte-level vocabulary.
+pub(crate) fn char_of_byte(byte: u8) -> char {
+    let code = match byte {
+        0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => u32::from(byte),
+        0x00..=0x20 => 0x100 + u32::from(byte),
+        0x7f..=0xa0 => 0x121 + u32::from(byte) - 0x7f,
+        0xad => 0x143,
+    };
+    char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
 /// The bytes of a token of a byte-level vocabulary; a token with any other character is itself.
 pub(crate) fn byte_level_bytes(token: &str) -> Vec<u8> {
     token
@@ -82,6 +93,9 @@ mod tests {
             seen[usize::from(byte)] += 1;
         }
         assert_eq!(seen, [1; 256]);
+        for byte in 0..=255 {
+            assert_eq!(byte_of_char(char_of_byte(byte)), Some(byte));
+        }
         assert_eq!(byte_of_char('Ġ'), Some(b' '));
         assert_eq!(byte_of_char('Ċ'), Some(b'\n'));
         assert_eq!(byte_of_char(' '), None);

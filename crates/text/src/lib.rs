@@ -31,6 +31,7 @@ mod pre_tokenizer;
 mod sentencepiece;
 mod sentencepiece_file;
 mod template;
+mod tiktoken;
 mod token_decoder;
 mod tokenizer;
 mod world;

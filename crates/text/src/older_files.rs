@@ -5,6 +5,7 @@
 //!   vocab.json + merges.txt       byte-level BPE: GPT-2, RoBERTa, Qwen2
 //!   vocab.txt                     WordPiece: BERT
 //!   rwkv_vocab_v20230424.txt      the longest token of bytes: RWKV World
+//!   tiktoken.model                tiktoken: Kimi, Moonlight
 //! ```
 //! `tokenizer_config.json` and `added_tokens.json` complete these files: tokens beyond the
 //! vocabulary, whether they are special, and whether texts get a BOS. All kinds become a
@@ -20,6 +21,7 @@ use crate::companions::Companions;
 use crate::error::{TextError, read_limited, read_optional};
 use crate::gguf_vocab::{GgufVocab, TokenKind};
 use crate::sentencepiece_file;
+use crate::tiktoken;
 use crate::tokenizer::Tokenizer;
 use crate::world;
 
@@ -29,6 +31,7 @@ pub(crate) fn are_in(folder: &Path) -> bool {
     ["tokenizer.model", "vocab.txt", "tekken.json"].iter().any(exists)
         || ["vocab.json", "merges.txt"].iter().all(exists)
         || world::list_in(folder).is_some()
+        || tiktoken::file_in(folder).is_some()
 }
 
 /// Reads the vocabulary of a folder from other files than `tokenizer.json`; `None` where there is none
@@ -41,6 +44,8 @@ pub(crate) fn vocabulary(folder: &Path) -> Result<Option<GgufVocab>, TextError> 
         byte_level(folder)?
     } else if let Some(list) = world::list_in(folder) {
         world::read_list(&list)?
+    } else if let Some(file) = tiktoken::file_in(folder) {
+        tiktoken::read(&file, &Companions::from_folder(folder)?)?
     } else if exists("vocab.txt") {
         word_piece(folder)?
     } else if exists("tekken.json") {

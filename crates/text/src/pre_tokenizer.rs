@@ -204,7 +204,12 @@ static PRE_TOKENIZERS: &[PreTokenizer] = &[
         ..PLAIN
     },
     PreTokenizer { names: &["seed-coder"], steps: &[Step::Regex(SEED_CODER)], ..PLAIN },
-    PreTokenizer { names: &["kimi-k2"], steps: &[Step::Regex(KIMI_K2)], ..PLAIN },
+    PreTokenizer {
+        names: &["kimi-k2"],
+        steps: &[Step::Regex(KIMI_K2)],
+        ignores_merges: true,
+        ..PLAIN
+    },
     PreTokenizer {
         names: &["superbpe"],
         steps: &[Step::Regex(r"\p{N}+"), Step::Regex(r"(?=(\d{3})+(?!\d))")],
@@ -290,7 +295,7 @@ mod tests {
         };
         assert_eq!(names(|pre| pre.adds_bos), "roberta-bpe llama-bpe tekken chameleon");
         assert_eq!(names(|pre| pre.adds_eos), "roberta-bpe");
-        assert_eq!(names(|pre| pre.ignores_merges), "llama-bpe tekken");
+        assert_eq!(names(|pre| pre.ignores_merges), "llama-bpe tekken kimi-k2");
         assert_eq!(names(|pre| pre.normalizes_nfc), "olmo command-r qwen2 qwen35");
         let is_gpt2 = |pre: &PreTokenizer| matches!(pre.steps, [Step::Gpt2]);
         assert_eq!(names(is_gpt2), "default olmo roberta-bpe");

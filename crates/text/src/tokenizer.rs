@@ -91,8 +91,8 @@ impl Tokenizer {
     }
 
     /// Reads the tokenizer of a model folder: its `tokenizer.json`, else its `tokenizer.model`
-    /// (SentencePiece), its `vocab.json` with `merges.txt` (GPT-2), its `vocab.txt` (BERT), or its
-    /// `rwkv_vocab_v20230424.txt` (RWKV World).
+    /// (SentencePiece), its `vocab.json` with `merges.txt` (GPT-2), its `vocab.txt` (BERT), its
+    /// `rwkv_vocab_v20230424.txt` (RWKV World), or its `tiktoken.model` (Kimi).
     ///
     /// # Errors
     ///

@@ -137,6 +137,78 @@ fn the_files_of_gpt_2_and_bert_give_what_their_tokenizer_json_gives() {
     }
 }
 
+/// The files of `fixtures/tiktoken`, the configuration as `change` leaves it.
+fn tiktoken_files(change: impl FnOnce(&mut Value)) -> [(&'static str, Vec<u8>); 2] {
+    let read = |name: &str| std::fs::read(fixture("../tiktoken").join(name)).expect(name);
+    let mut config = serde_json::from_slice(&read("tokenizer_config.json")).expect("an object");
+    change(&mut config);
+    [("tiktoken.model", read("tiktoken.model")), ("tokenizer_config.json", text_of(&config))]
+}
+
+#[test]
+fn a_tiktoken_file_gives_the_ids_of_tiktoken() {
+    let tokenizer = load(&tiktoken_files(|_| ()));
+    let cases = json_of("../tiktoken/cases.json");
+    for case in cases.as_array().expect("cases") {
+        let text = case[0].as_str().expect("a text");
+        let got = tokenizer.encode(text, true).expect("ids");
+        assert_eq!(got, ids(&case[1]), "{text:?}");
+        assert_eq!(tokenizer.decode(&got, false), text);
+    }
+    let named = |text: &str| tokenizer.token_id(text).expect(text);
+    assert_eq!(tokenizer.bos(), Some(named("[BOS]")));
+    assert_eq!(tokenizer.eos(), Some(named("[EOS]")));
+    assert!(tokenizer.is_special(named("<|reserved_token_610|>")));
+    assert!(!tokenizer.is_special(named("<keep>")));
+}
+
+#[test]
+fn a_tiktoken_file_whose_splits_are_not_known_is_refused_by_its_code() {
+    let class = |class: Value| {
+        tiktoken_files(|config| config["auto_map"] = json!({ "AutoTokenizer": class }))
+    };
+    for known in [
+        json!("tokenization_moonshot.TikTokenTokenizer"),
+        json!(["moonshotai/Kimi-Linear--tokenization_kimi.TikTokenTokenizer", null]),
+    ] {
+        load(&class(known));
+    }
+    load(&tiktoken_files(|config| *config = json!({})));
+    let error = error_of(&class(json!(["tokenization_other.TikTokenTokenizer", null])));
+    for part in [
+        "auto_map.AutoTokenizer",
+        "tokenization_other.TikTok",
+        "tokenization_kimi",
+        "tokenizer.json",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
+fn a_broken_tiktoken_file_is_an_error_that_names_the_line() {
+    let long = format!("YQ== 0\n{} 1", "YWFh".repeat(171));
+    for (text, expected) in [
+        ("YQ== 0\nYg== 2", "line 2: `Yg== 2` has a rank that is not one of 0 to 1"),
+        ("YQ== 0\nYg== 0", "line 2: `Yg== 0` has a rank"),
+        ("YQ== 0\n\nYg== -1", "line 3: `Yg== -1` is no token"),
+        ("YQ==0", "line 1: `YQ==0` is no token"),
+        ("?? 0", "line 1: `?? 0` is no token"),
+        (" 0", "line 1: ` 0` is no token"),
+        (long.as_str(), "has more than 512 bytes"),
+    ] {
+        let error = error_of(&[("tiktoken.model", text.as_bytes().to_vec())]);
+        assert!(
+            error.contains(expected) && error.contains("tiktoken.model"),
+            "{expected}: {error}"
+        );
+    }
+    for (bytes, expected) in [(vec![0xff], "expected UTF-8"), (vec![b'\n'], "there is no token")] {
+        let error = error_of(&[("tiktoken.model", bytes)]);
+        assert!(error.contains(expected) && error.contains("tiktoken.model"), "{error}");
+    }
+}
+
 #[test]
 fn a_folder_has_a_tokenizer_where_a_kind_of_files_is_whole() {
     for (names, is_in) in [

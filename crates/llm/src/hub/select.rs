@@ -31,7 +31,7 @@ const SIDE_FILES: &[&str] = &[
 
 /// Files of a tokenizer that are fetched where there is no `tokenizer.json`.
 const OLDER_TOKENIZERS: &[&str] =
-    &["tokenizer.model", "vocab.txt", "rwkv_vocab_v20230424.txt", "tekken.json"];
+    &["tokenizer.model", "vocab.txt", "rwkv_vocab_v20230424.txt", "tiktoken.model", "tekken.json"];
 
 /// Formats of `.gguf` files in order of preference, where the id names no file.
 const GGUF_PREFERENCE: &[&str] =

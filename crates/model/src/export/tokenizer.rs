@@ -1,5 +1,5 @@
 //! The vocabulary of a folder as GGUF arrays: a byte-level `tokenizer.json`, or the files from which
-//! other tokenizers are made (`tokenizer.model`, a list of World tokens).
+//! other tokenizers are made (`tokenizer.model`, `tiktoken.model`, a list of World tokens).
 
 use std::path::Path;
 
