@@ -193,10 +193,9 @@ impl<'a, T: KvElement> Chunk<'a, T> {
     pub(super) fn prefetch_coming_scales<S: Simd>(&self, s: S, position: usize) {
         if T::HAS_SCALES
             && let Some(coming) = &self.coming
+            && let Some(element) = coming.key_scales(self.shape, position - self.start)
         {
-            if let Some(element) = coming.key_scales(self.shape, position - self.start) {
-                self.prefetch(s, element);
-            }
+            self.prefetch(s, element);
         }
     }
 
