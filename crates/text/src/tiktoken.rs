@@ -7,12 +7,12 @@
 //! added_tokens_decoder     "163584": {"content": "[BOS]"}  `tokenizer_config.json` names
 //! ```
 //!
-//! tiktoken joins the two neighbours that make the token of the lowest rank, whatever the two are. BPE
-//! knows pairs: so each way to cut a token into two others becomes a merge, in the order of ranks. A
-//! word that is a token is taken whole by both.
+//! tiktoken joins the two neighbours that make the token of the lowest rank, whatever the two are.
+//! BPE knows pairs: so each way to cut a token into two others becomes a merge, in the order of
+//! ranks. A word that is a token is taken whole by both.
 //!
-//! The file does not say how text is split before that: the code beside it does, so code that is not
-//! known is refused by its name.
+//! The file does not say how text is split before that: the code beside it does, so code that is
+//! not known is refused by its name.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -44,8 +44,8 @@ pub(crate) fn file_in(folder: &Path) -> Option<PathBuf> {
     Some(folder.join(NAME)).filter(|path| path.exists())
 }
 
-/// Reads the file and names the rule by which text is split. Special tokens are reserved, and not named
-/// yet.
+/// Reads the file and names the rule by which text is split. Special tokens are reserved, and not
+/// named yet.
 ///
 /// # Errors
 ///
@@ -129,7 +129,7 @@ fn ranks(text: &str) -> Result<Vec<Vec<u8>>, String> {
     Ok(tokens.into_iter().flatten().collect())
 }
 
-/// The merges of a vocabulary, best first: of one token, in the order of the ranks of its two parts.
+/// The merges of a vocabulary, best first: of one token, in the order of the ranks of its parts.
 fn merges(tokens: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let ranks: HashMap<&[u8], usize> =
         tokens.iter().enumerate().map(|(rank, token)| (token.as_slice(), rank)).collect();

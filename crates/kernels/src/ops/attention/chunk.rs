@@ -188,7 +188,8 @@ impl<'a, T: KvElement> Chunk<'a, T> {
         }
     }
 
-    /// Prefetches the scales of the coming keys of the column of `position`, where the type has any.
+    /// Prefetches the scales of the coming keys of the column of `position`, where the type has
+    /// any.
     #[inline(always)]
     pub(super) fn prefetch_coming_scales<S: Simd>(&self, s: S, position: usize) {
         if T::HAS_SCALES

@@ -21,18 +21,20 @@
 //! elements, 4 heads per KV head): 17 instead of 10 GB/s, which is half of what the memory gives
 //! two.
 //!
-//! The scales of int8 keys and values lie in lines of their own, two misses per head and block. With
-//! them prefetched, two Zen 5 cores decode behind 1,024 and 4,096 tokens in 13 % less time where blocks
-//! lie in order (32 heads of 64 elements on 8), and in 5 to 50 % less where they are scattered.
+//! The scales of int8 keys and values lie in lines of their own, two misses per head and block.
+//! With them prefetched, two Zen 5 cores decode behind 1,024 and 4,096 tokens in 13 % less time
+//! where blocks lie in order (32 heads of 64 elements on 8), and in 5 to 50 % less where they are
+//! scattered.
 //!
 //! Tried and dropped: prefetching to the first-level cache (9 % slower than to the second: it
 //! allows few misses in flight); each line of keys once, where two or four steps of the loop share
-//! one (no faster: another prefetch is free beside sixteen multiply-adds). On Zen 5: prefetching line
-//! after line of one group while four are multiplied (8 % slower to 11 % faster, by shape); all heads
-//! of a block in turn, so that 16 KiB are read in a row (no faster on two threads).
+//! one (no faster: another prefetch is free beside sixteen multiply-adds). On Zen 5: prefetching
+//! line after line of one group while four are multiplied (8 % slower to 11 % faster, by shape);
+//! all heads of a block in turn, so that 16 KiB are read in a row (no faster on two threads).
 //!
-//! Not done: a line of padding between blocks, which are a power of two of bytes apart and share sets
-//! of the cache. It saved 9 to 13 % of the time on Zen 5, but every size of a cache counts blocks.
+//! Not done: a line of padding between blocks, which are a power of two of bytes apart and share
+//! sets of the cache. It saved 9 to 13 % of the time on Zen 5, but every size of a cache counts
+//! blocks.
 
 use super::CHUNK;
 use crate::ops::kv::KvShape;

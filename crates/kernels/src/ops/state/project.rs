@@ -17,8 +17,8 @@
 //! Tried and dropped: all prefetches of a row of a strip before its loads, which makes the loop tight. The
 //! first row of a chunk took the same time, and the last one 7 % (delta rule) and 17 % (Mamba 2) more.
 //!
-//! Tried and dropped, too: prefetches of the next head's keys while a state is read. The first row of a
-//! chunk took 4 % less, and the last one 2 to 5 % more.
+//! Tried and dropped, too: prefetches of the next head's keys while a state is read. The first row
+//! of a chunk took 4 % less, and the last one 2 to 5 % more.
 //!
 //! In bf16 a state has half of the bytes; it is widened where it is read, and rounded where the fold
 //! writes it, so between two borders every number is f32.
