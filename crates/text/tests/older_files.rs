@@ -203,6 +203,12 @@ fn a_broken_tiktoken_file_is_an_error_that_names_the_line() {
             "{expected}: {error}"
         );
     }
+    // Cut anywhere, the real file is an error or a smaller vocabulary, and never a panic.
+    let [(name, whole), _] = tiktoken_files(|_| ());
+    for n_bytes in (0..whole.len()).step_by(61) {
+        let folder = folder(&[(name, whole[..n_bytes].to_vec())]);
+        let _ = Tokenizer::from_folder(folder.path()).map(|t| t.encode("aﬁ b", true));
+    }
     for (bytes, expected) in [(vec![0xff], "expected UTF-8"), (vec![b'\n'], "there is no token")] {
         let error = error_of(&[("tiktoken.model", bytes)]);
         assert!(error.contains(expected) && error.contains("tiktoken.model"), "{error}");

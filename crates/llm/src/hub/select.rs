@@ -272,6 +272,22 @@ mod tests {
     }
 
     #[test]
+    fn files_of_older_tokenizers_are_chosen_where_there_is_no_tokenizer_json() {
+        for name in OLDER_TOKENIZERS {
+            for has_json in [false, true] {
+                let mut files = vec!["config.json", "model.safetensors", name];
+                files.extend(has_json.then_some("tokenizer.json"));
+                let Wanted::Folder { side_files, .. } = choose("a/b", &files).expect("complete")
+                else {
+                    panic!("not a folder")
+                };
+                let other = if has_json { "tokenizer.json" } else { name };
+                assert_eq!(side_files, ["config.json", other]);
+            }
+        }
+    }
+
+    #[test]
     fn a_gguf_file_is_chosen_by_wish_or_by_preference_and_never_by_luck() {
         let files = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "m-f16.gguf"];
         let gguf = |name: &str| Wanted::Gguf(vec![name.to_owned()]);
