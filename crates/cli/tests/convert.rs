@@ -138,6 +138,10 @@ fn a_vocabulary_that_is_no_json_is_in_the_file() {
         std::fs::remove_file(&json).expect("removed");
         std::fs::remove_file(model.join("tokenizer_config.json")).expect("removed");
         std::fs::write(model.join(name), read(&from)).expect("written");
+        if name == "tiktoken.model" {
+            let config = r#"{"tokenizer_class": "TikTokenTokenizer"}"#;
+            std::fs::write(model.join("tokenizer_config.json"), config).expect("written");
+        }
         let tokens = |model: &Path| {
             let args = ["tokenize", "-m", text(model)];
             let outcome = pelton_with_input(&args, lines.as_bytes());

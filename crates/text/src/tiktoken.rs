@@ -14,7 +14,7 @@
 //! The file does not say how text is split before that: the code beside it does, so code that is
 //! not known is refused by its name.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -36,7 +36,10 @@ const MAX_TOKEN_BYTES: usize = 512;
 /// Tokens after those of the file, for special ones.
 const N_RESERVED: usize = 256;
 
-/// Modules of Python whose `TikTokenTokenizer` splits text by the rule `kimi-k2`.
+/// The class of Kimi's tokenizer.
+const CLASS: &str = "TikTokenTokenizer";
+
+/// Modules of Python in which this class splits text by the rule `kimi-k2`.
 const MODULES: [&str; 2] = ["tokenization_kimi", "tokenization_moonshot"];
 
 /// The file of a folder, if it has one.
@@ -74,24 +77,30 @@ pub(crate) fn read(path: &Path, companions: &Companions) -> Result<GgufVocab, Te
     })
 }
 
-/// Refuses a tokenizer whose code is not known.
+/// Refuses a tokenizer whose code is not known: files that name none, too.
 fn check_code(path: &Path, companions: &Companions) -> Result<(), TextError> {
     let auto = companions.object("auto_map").and_then(|map| match map.get("AutoTokenizer")? {
         serde_json::Value::Array(classes) => classes.first()?.as_str(),
         class => class.as_str(),
     });
-    let Some(auto) = auto else { return Ok(()) };
-    // A class of another repository comes as `owner/name--module.class`.
-    let local = auto.rsplit("--").next().unwrap_or(auto);
-    let module = local.split('.').next().unwrap_or(local);
-    if MODULES.contains(&module) {
+    let class = companions.text("tokenizer_class").unwrap_or_default();
+    let (field, found, is_known) = match auto {
+        // A class of another repository comes as `owner/name--module.class`.
+        Some(auto) => {
+            let local = auto.rsplit("--").next().unwrap_or(auto);
+            let is_known = local.split('.').next().is_some_and(|module| MODULES.contains(&module));
+            ("auto_map.AutoTokenizer", auto, is_known)
+        }
+        None => ("tokenizer_class", class, class == CLASS),
+    };
+    if is_known {
         return Ok(());
     }
     Err(TextError::Unsupported {
         origin: path.with_file_name("tokenizer_config.json").display().to_string(),
-        field: "auto_map.AutoTokenizer",
-        found: auto.chars().take(80).collect(),
-        known: format!("{} beside {NAME}, or a `tokenizer.json`", MODULES.join(", ")),
+        field,
+        found: found.chars().take(80).collect(),
+        known: format!("{CLASS} of {} beside {NAME}, or a `tokenizer.json`", MODULES.join(" and ")),
     })
 }
 
@@ -103,6 +112,7 @@ fn ranks(text: &str) -> Result<Vec<Vec<u8>>, String> {
         return Err("there is no token in it".to_owned());
     }
     let mut tokens: Vec<Option<Vec<u8>>> = vec![None; n_tokens];
+    let mut seen = HashSet::new();
     for (i, line) in lines() {
         let wrong = |why: &str| {
             let line: String = line.chars().take(80).collect();
@@ -115,6 +125,9 @@ fn ranks(text: &str) -> Result<Vec<Vec<u8>>, String> {
         let (token, rank) = pair.ok_or_else(|| wrong("is no token in base64 with its rank"))?;
         if token.len() > MAX_TOKEN_BYTES {
             return Err(wrong(&format!("has more than {MAX_TOKEN_BYTES} bytes")));
+        }
+        if !seen.insert(token.clone()) {
+            return Err(wrong("is a token that has another rank already"));
         }
         match tokens.get_mut(rank) {
             Some(place @ None) => *place = Some(token),

@@ -173,7 +173,15 @@ fn a_tiktoken_file_whose_splits_are_not_known_is_refused_by_its_code() {
     ] {
         load(&class(known));
     }
-    load(&tiktoken_files(|config| *config = json!({})));
+    let alone = |class: Value| tiktoken_files(|config| *config = class);
+    load(&alone(json!({ "tokenizer_class": "TikTokenTokenizer" })));
+    for (config, found) in [
+        (json!({}), "tokenizer_class ``"),
+        (json!({ "tokenizer_class": "X" }), "tokenizer_class `X`"),
+    ] {
+        let error = error_of(&alone(config));
+        assert!(error.contains(found) && error.contains("TikTokenTokenizer"), "{error}");
+    }
     let error = error_of(&class(json!(["tokenization_other.TikTokenTokenizer", null])));
     for part in [
         "auto_map.AutoTokenizer",
@@ -187,30 +195,32 @@ fn a_tiktoken_file_whose_splits_are_not_known_is_refused_by_its_code() {
 
 #[test]
 fn a_broken_tiktoken_file_is_an_error_that_names_the_line() {
+    let [(name, whole), config] = tiktoken_files(|_| ());
+    let with_config = |bytes: &[u8]| [(name, bytes.to_vec()), config.clone()];
     let long = format!("YQ== 0\n{} 1", "YWFh".repeat(171));
     for (text, expected) in [
         ("YQ== 0\nYg== 2", "line 2: `Yg== 2` has a rank that is not one of 0 to 1"),
         ("YQ== 0\nYg== 0", "line 2: `Yg== 0` has a rank"),
+        ("YQ== 0\nYQ== 1", "line 2: `YQ== 1` is a token that has another rank already"),
         ("YQ== 0\n\nYg== -1", "line 3: `Yg== -1` is no token"),
         ("YQ==0", "line 1: `YQ==0` is no token"),
         ("?? 0", "line 1: `?? 0` is no token"),
         (" 0", "line 1: ` 0` is no token"),
         (long.as_str(), "has more than 512 bytes"),
     ] {
-        let error = error_of(&[("tiktoken.model", text.as_bytes().to_vec())]);
+        let error = error_of(&with_config(text.as_bytes()));
         assert!(
             error.contains(expected) && error.contains("tiktoken.model"),
             "{expected}: {error}"
         );
     }
     // Cut anywhere, the real file is an error or a smaller vocabulary, and never a panic.
-    let [(name, whole), _] = tiktoken_files(|_| ());
     for n_bytes in (0..whole.len()).step_by(61) {
-        let folder = folder(&[(name, whole[..n_bytes].to_vec())]);
+        let folder = folder(&with_config(&whole[..n_bytes]));
         let _ = Tokenizer::from_folder(folder.path()).map(|t| t.encode("aﬁ b", true));
     }
     for (bytes, expected) in [(vec![0xff], "expected UTF-8"), (vec![b'\n'], "there is no token")] {
-        let error = error_of(&[("tiktoken.model", bytes)]);
+        let error = error_of(&with_config(&bytes));
         assert!(error.contains(expected) && error.contains("tiktoken.model"), "{error}");
     }
 }
