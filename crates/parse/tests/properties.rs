@@ -135,6 +135,28 @@ proptest! {
     }
 }
 
+/// Blanks after the arguments of a call are nothing before the end of the message, and belong to the text
+/// where some follows.
+#[test]
+fn blanks_after_a_call_of_harmony_stay_where_text_follows() {
+    let format = *TOOL_FORMATS.iter().find(|format| format.name() == "openai").expect("openai");
+    let options = || ReaderOptions { tools: Some((format, tools())), ..ReaderOptions::default() };
+    let call = "<|channel|>commentary to=functions.ping <|message|>{}";
+    for (rest, content) in [
+        ("", ""),
+        (" ", ""),
+        (" <|call|>", ""),
+        (" How can I", " How can I"),
+        (" How  can <|call|>", " How  can "),
+        (" \n <|ca", " \n <|ca"),
+    ] {
+        let text = format!("{call}{rest}");
+        let answer = read(options(), &text);
+        assert_eq!((answer.content.as_str(), answer.calls.len()), (content, 1), "{rest:?}");
+        assert_eq!(in_pieces(options(), text.split_inclusive(|_| true)), answer, "{rest:?}");
+    }
+}
+
 /// Pieces of a call come while the call is written, where its form is enforced.
 #[test]
 fn enforced_arguments_come_as_they_are_written() {

@@ -180,6 +180,14 @@ impl Harmony {
         out.text(text);
     }
 
+    /// What was taken is text after all, and so is the rest of the message.
+    fn as_text(&mut self, out: &mut Output) {
+        out.reject(true);
+        self.has_content = true;
+        self.is_joined = true;
+        self.state = State::Body(Body::Content);
+    }
+
     fn header(&mut self, text: &str, is_last: bool, out: &mut Output) -> Option<usize> {
         let State::Header(header) = &mut self.state else { return None };
         // No end that is farther away counts, so that nothing is looked for again and again.
@@ -245,13 +253,18 @@ impl Harmony {
                 out.reasoning(free);
             }
             Body::Content => self.content(free, out),
-            Body::Rest if free.trim().is_empty() => {}
             Body::Rest => {
                 out.take(free);
-                out.reject(true);
+                if !free.trim().is_empty() {
+                    self.as_text(out);
+                }
             }
         }
         let Found::At(_, end) = found else { return Some(n_free) };
+        if body == Body::Rest {
+            // Blanks alone.
+            out.forget_marks();
+        }
         self.state = State::Outside;
         self.is_joined = false;
         Some(n_free + if HEADERS.contains(&ENDS[end]) { 0 } else { ENDS[end].len() })
@@ -284,10 +297,7 @@ impl Harmony {
                 n_bytes
             }
             Took::Bad(n_bytes) => {
-                out.reject(true);
-                self.has_content = true;
-                self.is_joined = true;
-                self.state = State::Body(Body::Content);
+                self.as_text(out);
                 n_bytes
             }
         };
@@ -315,6 +325,7 @@ impl Machine for Harmony {
                 out.take(text);
                 out.cut(true);
             }
+            State::Body(Body::Rest) if text.trim().is_empty() => out.forget_marks(),
             State::Outside | State::Body(_) => out.text(text),
         }
     }
