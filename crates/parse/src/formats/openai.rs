@@ -180,7 +180,7 @@ impl Harmony {
         out.text(text);
     }
 
-    /// What was taken is text after all, and so is the rest of the message.
+    /// The text taken last is no part of a call after all, and neither is the rest of the message.
     fn as_text(&mut self, out: &mut Output) {
         out.reject(true);
         self.has_content = true;
