@@ -78,6 +78,8 @@ def test_the_lock_is_free_while_the_model_computes(llm):
 
 @pytest.mark.parametrize("how", ["generate", "stream"])
 def test_ctrl_c_ends_a_generation(llm, idle, how):
+    # A shell starts what runs in its background with this signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     # The callback holds the engine until the main thread has heard the signal.
     heard = threading.Event()
 
@@ -92,6 +94,7 @@ def test_ctrl_c_ends_a_generation(llm, idle, how):
             llm.generate(PROMPT, params) if how == "generate" else list(llm.stream(PROMPT, params))
     finally:
         heard.set()
+        signal.signal(signal.SIGINT, before)
     idle()
 
 
