@@ -135,8 +135,8 @@ proptest! {
     }
 }
 
-/// Blanks after the arguments of a call are nothing before the end of the message, and belong to the text
-/// where some follows.
+/// Blanks after the arguments of a call are nothing before the end of the message, and belong to
+/// the text where some follows.
 #[test]
 fn blanks_after_a_call_of_harmony_stay_where_text_follows() {
     let format = *TOOL_FORMATS.iter().find(|format| format.name() == "openai").expect("openai");

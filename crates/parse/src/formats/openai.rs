@@ -223,10 +223,8 @@ impl Harmony {
                 State::Call { arguments: ArgumentsReader::default(), has_begun: false }
             }
             Some(_) => {
-                self.is_joined = true;
-                self.has_content = true;
-                out.reject(true);
-                State::Body(Body::Content)
+                self.as_text(out);
+                return Some(n_free + mark.len());
             }
             None => {
                 out.forget_marks();
@@ -261,10 +259,8 @@ impl Harmony {
             }
         }
         let Found::At(_, end) = found else { return Some(n_free) };
-        if body == Body::Rest {
-            // Blanks alone.
-            out.forget_marks();
-        }
+        // Blanks after a call are no text where none followed.
+        out.forget_marks();
         self.state = State::Outside;
         self.is_joined = false;
         Some(n_free + if HEADERS.contains(&ENDS[end]) { 0 } else { ENDS[end].len() })
@@ -325,7 +321,6 @@ impl Machine for Harmony {
                 out.take(text);
                 out.cut(true);
             }
-            State::Body(Body::Rest) if text.trim().is_empty() => out.forget_marks(),
             State::Outside | State::Body(_) => out.text(text),
         }
     }
