@@ -83,21 +83,26 @@ fn check_code(path: &Path, companions: &Companions) -> Result<(), TextError> {
         serde_json::Value::Array(classes) => classes.first()?.as_str(),
         class => class.as_str(),
     });
-    let class = companions.text("tokenizer_class").unwrap_or_default();
-    let (field, found, is_known) = match auto {
+    let class = companions.text("tokenizer_class");
+    let origin = path.with_file_name("tokenizer_config.json").display().to_string();
+    let Some(found) = auto.or(class) else {
+        let reason = format!("expected `tokenizer_class` {CLASS}: {NAME} needs a rule for splits");
+        return Err(TextError::malformed(&origin, reason));
+    };
+    let (field, is_known) = match auto {
         // A class of another repository comes as `owner/name--module.class`.
         Some(auto) => {
             let local = auto.rsplit("--").next().unwrap_or(auto);
             let is_known = local.split('.').next().is_some_and(|module| MODULES.contains(&module));
-            ("auto_map.AutoTokenizer", auto, is_known)
+            ("auto_map.AutoTokenizer", is_known)
         }
-        None => ("tokenizer_class", class, class == CLASS),
+        None => ("tokenizer_class", class == Some(CLASS)),
     };
     if is_known {
         return Ok(());
     }
     Err(TextError::Unsupported {
-        origin: path.with_file_name("tokenizer_config.json").display().to_string(),
+        origin,
         field,
         found: found.chars().take(80).collect(),
         known: format!("{CLASS} of {} beside {NAME}, or a `tokenizer.json`", MODULES.join(" and ")),

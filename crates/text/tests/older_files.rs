@@ -176,7 +176,7 @@ fn a_tiktoken_file_whose_splits_are_not_known_is_refused_by_its_code() {
     let alone = |class: Value| tiktoken_files(|config| *config = class);
     load(&alone(json!({ "tokenizer_class": "TikTokenTokenizer" })));
     for (config, found) in [
-        (json!({}), "tokenizer_class ``"),
+        (json!({}), "tokenizer_config.json: expected `tokenizer_class`"),
         (json!({ "tokenizer_class": "X" }), "tokenizer_class `X`"),
     ] {
         let error = error_of(&alone(config));
