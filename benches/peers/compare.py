@@ -11,8 +11,8 @@
 The engines take turns, so that other programs on the machine disturb all of them alike, and only
 one runs at a time. Each runs as it comes: with its own defaults, but for the number of threads.
 With `--openvino-ir FOLDER` OpenVINO runs a second time, on the same weights in its own format and
-with the settings that suit it best. What an engine cannot do is told with its own words in the
-place of a figure.
+with the settings that suit it best. With `--isa NAME` all are held to the instructions of one of
+Pelton's kernel tables. What an engine cannot do is told with its own words in the place of a figure.
 """
 
 import argparse
@@ -35,6 +35,15 @@ PARTS = {
     "llama.cpp": ["all"],
     "openvino": ["pipeline", "continuous batching"],
     "openvino-ir": ["pipeline", "continuous batching"],
+}
+# The kernel tables of Pelton: what oneDNN calls the same instructions, and the features that llama.cpp
+# must have been built with and without.
+ISAS = {
+    "avx2": ("AVX2", ["AVX2"], ["AVX_VNNI", "AVX512", "AMX_INT8"]),
+    "avxvnni": ("AVX2_VNNI", ["AVX_VNNI"], ["AVX512", "AMX_INT8"]),
+    "avx512": ("AVX512_CORE", ["AVX512"], ["AVX_VNNI", "AVX512_VNNI", "AVX512_BF16", "AMX_INT8"]),
+    "avx512vnni": ("AVX512_CORE_BF16", ["AVX512_VNNI"], ["AMX_INT8"]),
+    "amx": ("AVX512_CORE_AMX", ["AMX_INT8"], []),
 }
 # What OpenVINO is given beside its own format: activations are quantized in groups of 128, not 32.
 OPENVINO_BEST = {"PERFORMANCE_HINT": "LATENCY", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 128}
@@ -74,6 +83,14 @@ def parse_args():
     parser.add_argument("--engines", help="[default: all that have a model]")
     parser.add_argument(
         "--openvino-ir", metavar="FOLDER", help="converted model, for the engine openvino-ir"
+    )
+    parser.add_argument(
+        "--isa", choices=ISAS, help="hold all engines to these instructions [default: the best]"
+    )
+    parser.add_argument(
+        "--llama-python",
+        default=sys.executable,
+        help="Python whose llama-cpp-python to measure, such as one built for --isa [default: this one]",
     )
     parser.add_argument("--pelton", default=str(PELTON), help="binary [default: target/release]")
     parser.add_argument("--timeout", type=positive, default=1800, help="seconds per process")
@@ -145,12 +162,15 @@ def part_figures(engine, part, args):
 
 
 def run_process(engine, part, args):
-    command = [sys.executable, __file__, args.model, "--worker", engine, part]
+    python = args.llama_python if engine == "llama.cpp" else sys.executable
+    command = [python, __file__, args.model, "--worker", engine, part]
     command += ["--prompt", str(args.prompt), "--generate", str(args.generate)]
     command += ["--batch", ",".join(map(str, args.batch)), "--threads", str(args.threads)]
     if args.openvino_ir:
         command += ["--openvino-ir", args.openvino_ir]
-    return last_json(command, args.timeout)
+    if args.isa:
+        command += ["--isa", args.isa]
+    return last_json(command, args)
 
 
 def run_pelton(args):
@@ -158,7 +178,7 @@ def run_pelton(args):
     command += ["--prompt", str(args.prompt), "--generate", str(args.generate)]
     command += ["--batch", ",".join(map(str, args.batch)), "--threads", str(args.threads)]
     command += ["--context", "16", "--verify", "1"]
-    report = last_json(command, args.timeout)
+    report = last_json(command, args)
     if "error" in report:
         return report
     version = subprocess.run([args.pelton, "--version"], capture_output=True, text=True)
@@ -169,16 +189,19 @@ def run_pelton(args):
     }
 
 
-def last_json(command, timeout):
+def last_json(command, args):
     """Runs a program to its end; the last line it wrote, or `{"error": why}`."""
+    env = dict(os.environ)
+    if args.isa:
+        env |= {"PELTON_KERNELS": args.isa, "ONEDNN_MAX_CPU_ISA": ISAS[args.isa][0]}
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, errors="replace"
+            command, capture_output=True, text=True, timeout=args.timeout, errors="replace", env=env
         )
     except OSError as error:
         return {"error": f"{command[0]}: {error.strerror}"}
     except subprocess.TimeoutExpired:
-        return {"error": f"it took more than {timeout} s"}
+        return {"error": f"it took more than {args.timeout} s"}
     try:
         answer = json.loads(done.stdout.strip().splitlines()[-1])
         assert isinstance(answer, dict)
@@ -227,6 +250,8 @@ def llama_cpp_worker(args):
     silent = lib.llama_log_callback(lambda level, text, data: None)
     lib.llama_log_set(silent, None)
     lib.llama_backend_init()
+    if args.isa:
+        refuse_another_build(args.isa, lib.llama_print_system_info().decode())
     model = lib.llama_model_load_from_file(args.model.encode(), lib.llama_model_default_params())
     if not model:
         raise RuntimeError("llama_model_load_from_file refuses the file")
@@ -303,6 +328,16 @@ def llama_cpp_worker(args):
     for n in args.batch:
         figures[f"decode batch {n}"] = attempt(lambda: decode(n))
     return {"version": f"llama-cpp-python {lib.__version__}", "figures": figures}
+
+
+def refuse_another_build(isa, info):
+    """The instructions of llama.cpp are chosen when it is built: `info` names them, as in `AVX2 = 1`."""
+    built = {item.split("=")[0].split(":")[-1].strip() for item in info.split("|") if "= 1" in item}
+    _, needed, refused = ISAS[isa]
+    wrong = [f"without {name}" for name in needed if name not in built]
+    wrong += [f"with {name}" for name in refused if name in built]
+    if wrong:
+        raise RuntimeError(f"llama.cpp was built {', '.join(wrong)}; --llama-python names another")
 
 
 def openvino_model(args):
@@ -441,6 +476,7 @@ def summarise(args, engines, rounds):
             figures[name][engine] = entry
     return {
         "model": os.path.basename(args.model),
+        "isa": args.isa,
         "threads": args.threads,
         "rounds": args.rounds,
         "versions": {engine: rounds[-1][engine]["version"] for engine in engines},
@@ -454,8 +490,10 @@ def markdown(result):
         version or f"{engine} (did not start)" for engine, version in result["versions"].items()
     )
     lines = [
-        f"`{result['model']}`, {result['threads']} threads, medians of {result['rounds']} rounds "
-        "(lowest to highest) in tokens/s; in brackets how many times as fast Pelton is.",
+        f"`{result['model']}`, {result['threads']} threads"
+        + (f", instructions `{result['isa']}`" if result["isa"] else "")
+        + f", medians of {result['rounds']} rounds (lowest to highest) in tokens/s; in brackets how "
+        "many times as fast Pelton is.",
         f"{versions}.",
         "",
         "| | " + " | ".join(engines) + " |",

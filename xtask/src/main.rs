@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bench_model;
+mod performance;
 mod trial;
 
 use clap::Parser;
@@ -15,6 +16,8 @@ use clap::Parser;
 enum Task {
     /// Write a GGUF file or a model folder with random weights in the shape of a published model.
     BenchModel(bench_model::Args),
+    /// Measure this machine with each instruction set that it has, and write docs/performance.md.
+    Performance(performance::Args),
     /// Try a built binary for a long time: determinism, soak, kill.
     Trial(trial::Args),
 }
@@ -22,6 +25,7 @@ enum Task {
 fn main() -> anyhow::Result<()> {
     match Task::parse() {
         Task::BenchModel(args) => bench_model::run(&args),
+        Task::Performance(args) => performance::run(&args),
         Task::Trial(args) => trial::run(&args),
     }
 }

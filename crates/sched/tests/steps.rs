@@ -1,9 +1,13 @@
-//! The time of each step beside requests that generate, in priced nanoseconds.
+//! The time of each step beside requests that generate, in priced nanoseconds, and what the prices count.
 
 mod flood;
 
 use flood::{COST, Flood, MS};
-use pelton_sched::{Choices, StepCost};
+use pelton_base::{Ask, Request, RequestId, SamplingParams, ServiceParams, TokenId};
+use pelton_sched::{
+    Choices, Outlook, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepCost, StepOutput,
+    Tick, TransferId,
+};
 use std::time::Duration;
 
 #[test]
@@ -76,4 +80,66 @@ fn uncertain_prices_leave_room_for_their_error() {
         let time_ms = COST.step_ns(&flood.plan.load) / MS;
         assert!((most_ms - 2..=most_ms).contains(&time_ms), "{time_ms} ms of {most_ms}");
     }
+}
+
+#[test]
+fn an_outlook_counts_every_token_that_waits() {
+    let choices = Choices { max_running: 1, max_batch_tokens: 100, ..Choices::default() };
+    let config = SchedulerConfig { choices: choices.clone(), ..SchedulerConfig::new(100, 16) };
+    let mut flood = Flood::new(choices, COST);
+    flood.add_sized(0, 0, 250, 1);
+    flood.step();
+    let expected_ttft = |flood: &Flood| {
+        let mut outlook = Outlook::default();
+        flood.scheduler.outlook(&mut outlook);
+        outlook.expected_ttft(10, &ServiceParams::default(), &config).expect("prices")
+    };
+    let alone = expected_ttft(&flood);
+    flood.add_sized(0, 0, 150, 1);
+    flood.add_sized(0, 0, 130, 1);
+    // 280 tokens in three steps.
+    let waiting = Duration::from_nanos((280 * COST.token_ps + 3 * COST.base_ps) / 1000);
+    assert_eq!(expected_ttft(&flood) - alone, waiting);
+}
+
+#[test]
+fn a_scored_prompt_pays_for_the_logits_of_each_row() {
+    for (max_batch_tokens, expected) in [(64, vec![10]), (4, vec![4, 4, 2]), (9, vec![9, 1])] {
+        let choices = Choices { max_batch_tokens, ..Choices::default() };
+        let config = SchedulerConfig { choices, ..SchedulerConfig::new(100, 16) };
+        let mut scheduler = Scheduler::new(config);
+        let ask = Ask {
+            prompt: (0..10).map(TokenId).collect(),
+            sampling: SamplingParams::default(),
+            choice: 0,
+            max_tokens: 1,
+            stop_tokens: Vec::new(),
+            service: ServiceParams::default(),
+            prediction: Vec::new(),
+            constraint: None,
+        };
+        scheduler.add_scored_at(Request { id: RequestId(1), ask }, Tick(0));
+        let (mut plan, mut n_samples) = (SchedulerOutput::default(), Vec::new());
+        for step in 1..=expected.len() as u64 {
+            scheduler.schedule(Tick(step), &Signals::default(), &mut plan);
+            n_samples.push(plan.load.n_samples);
+            let samples = plan.sequences[0].samples.then_some((RequestId(1), TokenId(0)));
+            let outcome =
+                StepOutput { sampled: samples.into_iter().collect(), ..Default::default() };
+            scheduler.update(&outcome, &mut Default::default());
+        }
+        assert_eq!(n_samples, expected, "in steps of {max_batch_tokens} tokens");
+        assert!(scheduler.is_idle());
+    }
+}
+
+#[test]
+fn a_cleared_outcome_is_empty() {
+    let mut outcome = StepOutput {
+        sampled: vec![(RequestId(1), TokenId(2))],
+        failed: vec![RequestId(3)],
+        transferred: vec![TransferId(4)],
+    };
+    outcome.clear();
+    assert_eq!(outcome, StepOutput::default());
 }

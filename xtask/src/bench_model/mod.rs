@@ -46,7 +46,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum ShapeName {
+pub(crate) enum ShapeName {
     /// Llama 3.2 1B.
     #[value(name = "llama-1b")]
     Llama1b,
@@ -114,6 +114,11 @@ struct Delta {
 }
 
 impl Shape {
+    /// Whether only a model folder can say all of the shape.
+    fn is_folder(&self) -> bool {
+        self.delta.is_some() || self.window.is_some()
+    }
+
     /// Whether a layer is recurrent.
     fn is_recurrent(&self, layer: usize) -> bool {
         self.delta.is_some_and(|delta| !(layer + 1).is_multiple_of(delta.period))
@@ -222,32 +227,52 @@ const GEMMA3_1B: Shape = Shape {
     window: Some(512),
 };
 
+impl ShapeName {
+    /// The name on the command line.
+    pub(crate) fn name(self) -> String {
+        let value = self.to_possible_value().expect("invariant: every shape can be chosen");
+        value.get_name().to_owned()
+    }
+
+    fn shape(self) -> &'static Shape {
+        match self {
+            Self::Llama1b => &LLAMA_1B,
+            Self::Llama100m => &LLAMA_100M,
+            Self::Qwen05b => &QWEN_05B,
+            Self::Qwen15b => &QWEN_15B,
+            Self::Smollm17b => &SMOLLM_17B,
+            Self::Llama3b => &LLAMA_3B,
+            Self::Hybrid08b => &HYBRID_08B,
+            Self::Hybrid4b => &HYBRID_4B,
+            Self::Attention08b => &ATTENTION_08B,
+            Self::Gemma31b => &GEMMA3_1B,
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let shape = match args.shape {
-        ShapeName::Llama1b => &LLAMA_1B,
-        ShapeName::Llama100m => &LLAMA_100M,
-        ShapeName::Qwen05b => &QWEN_05B,
-        ShapeName::Qwen15b => &QWEN_15B,
-        ShapeName::Smollm17b => &SMOLLM_17B,
-        ShapeName::Llama3b => &LLAMA_3B,
-        ShapeName::Hybrid08b => &HYBRID_08B,
-        ShapeName::Hybrid4b => &HYBRID_4B,
-        ShapeName::Attention08b => &ATTENTION_08B,
-        ShapeName::Gemma31b => &GEMMA3_1B,
-    };
-    let is_folder = shape.delta.is_some() || shape.window.is_some();
-    anyhow::ensure!(args.safetensors || !is_folder, "this shape needs `--safetensors`");
-    anyhow::ensure!(args.of.is_none() || !is_folder, "this shape cannot take `--of`");
-    let wished = format_of_name(&args.format)?;
+    let shape = args.shape.shape();
+    anyhow::ensure!(args.safetensors || !shape.is_folder(), "this shape needs `--safetensors`");
+    anyhow::ensure!(args.of.is_none() || !shape.is_folder(), "this shape cannot take `--of`");
     if args.safetensors {
+        let wished = format_of_name(&args.format)?;
         let grown = args.of.as_ref().map(|folder| Grown::open(folder, shape)).transpose()?;
         let weights = grown.as_ref().map_or(Weights::Random(shape), Weights::Grown);
         folder::write(&args.out, &weights, wished, usize::from(args.shards))?;
+        println!("{} is written", args.out.display());
+        Ok(())
     } else {
-        write_gguf(&args.out, shape, wished)?;
-        print_fallbacks(shape, wished);
+        write(args.shape, &args.format, &args.out)
     }
-    println!("{} is written", args.out.display());
+}
+
+/// Writes a GGUF file in the shape of a published model, and says so.
+pub(crate) fn write(shape: ShapeName, format: &str, out: &Path) -> anyhow::Result<()> {
+    let (shape, wished) = (shape.shape(), format_of_name(format)?);
+    anyhow::ensure!(!shape.is_folder(), "this shape is written as a model folder only");
+    write_gguf(out, shape, wished)?;
+    print_fallbacks(shape, wished);
+    println!("{} is written", out.display());
     Ok(())
 }
 
