@@ -16,9 +16,9 @@ use pelton_base::{
     ServiceParams, Slo, Source, TenantId, TokenId,
 };
 use pelton_sched::{
-    Batching, Choices, Eviction, KvAllocation, PolicyKind, PreemptionMode, PriorityOrder,
-    ScheduledSequence, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StateConfig, StepCost,
-    StepOutput, StepUpdates, TenantConfig, Tick,
+    Batching, Choices, Direction, Eviction, KvAllocation, PolicyKind, PreemptionMode,
+    PriorityOrder, ScheduledSequence, Scheduler, SchedulerConfig, SchedulerOutput, Signals,
+    StateConfig, StepCost, StepOutput, StepUpdates, TenantConfig, Tick,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -215,6 +215,8 @@ fn live(workload: &Workload) -> Totals {
     arriving.reverse();
     let mut latest: Option<Request> = None;
     let mut totals = Totals::default();
+    // Blocks that went to the host, and that came from there.
+    let mut n_moved = [0; 2];
     let (mut step, mut now) = (0, 0);
     let mut moving: Vec<Moving> = Vec::new();
     // All are used again and again, so what a step leaves in them must not matter to the next.
@@ -325,11 +327,13 @@ fn live(workload: &Workload) -> Totals {
             let (id, direction) = (transfer.id, transfer.direction);
             let moved = plan.moved_by(transfer).to_vec();
             let until = step + random() % (workload.max_delay + 1);
+            n_moved[usize::from(direction == Direction::In)] += moved.len() as u64;
             let new = Moving { id, direction, moved, until };
             fake.start(&new);
             moving.push(new);
         }
         fake.copy_blocks(&plan);
+        totals.n_copied += plan.copies.len() as u64;
         totals.n_stalled += u64::from(plan.is_empty() && waits);
 
         // Someone may leave at any time, also while the step is being computed.
@@ -394,8 +398,9 @@ fn live(workload: &Workload) -> Totals {
     totals.n_steps = step;
     totals.n_recomputed = stats.n_recomputed;
     totals.n_swapped = stats.n_swapped;
+    assert_eq!(n_moved, [stats.n_swapped_out_blocks, stats.n_swapped_in_blocks]);
+    assert_eq!(totals.n_copied, stats.n_copied_blocks);
     totals.n_swapped_in = stats.n_swapped_in_blocks;
-    totals.n_copied = stats.n_copied_blocks;
     totals.n_deferred = stats.n_deferrals;
     totals.n_promoted = stats.n_promoted;
     totals.n_forked = stats.n_forked;

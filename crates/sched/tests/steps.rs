@@ -103,6 +103,20 @@ fn an_outlook_counts_every_token_that_waits() {
 }
 
 #[test]
+fn steps_without_a_prompt_do_not_tell_how_long_prompts_take() {
+    let choices = Choices { max_batch_tokens: 512, ..Choices::default() };
+    let config = SchedulerConfig { choices: choices.clone(), ..SchedulerConfig::new(100_000, 16) };
+    let mut flood = Flood::new(choices, COST);
+    flood.add_sized(0, 0, 100, 200);
+    (0..150).for_each(|_| flood.step());
+    assert_eq!(flood.rows().n_tokens, 1, "it generates");
+    let mut outlook = Outlook::default();
+    flood.scheduler.outlook(&mut outlook);
+    let expected = outlook.expected_ttft(1_000, &ServiceParams::default(), &config);
+    assert_eq!(expected, Some(Duration::from_nanos(COST.prefill_ns(0, 1_000, 512))));
+}
+
+#[test]
 fn a_scored_prompt_pays_for_the_logits_of_each_row() {
     for (max_batch_tokens, expected) in [(64, vec![10]), (4, vec![4, 4, 2]), (9, vec![9, 1])] {
         let choices = Choices { max_batch_tokens, ..Choices::default() };
