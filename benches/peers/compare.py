@@ -36,14 +36,25 @@ PARTS = {
     "openvino": ["pipeline", "continuous batching"],
     "openvino-ir": ["pipeline", "continuous batching"],
 }
-# The kernel tables of Pelton: what oneDNN calls the same instructions, and the features that llama.cpp
-# must have been built with and without.
+# The kernel tables of Pelton: what oneDNN calls the same instructions, what OpenVINO must be told besides
+# since it looks at the processor, too, and features with and without which llama.cpp must have been built.
+F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 ISAS = {
-    "avx2": ("AVX2", ["AVX2"], ["AVX_VNNI", "AVX512", "AMX_INT8"]),
-    "avxvnni": ("AVX2_VNNI", ["AVX_VNNI"], ["AVX512", "AMX_INT8"]),
-    "avx512": ("AVX512_CORE", ["AVX512"], ["AVX_VNNI", "AVX512_VNNI", "AVX512_BF16", "AMX_INT8"]),
-    "avx512vnni": ("AVX512_CORE_BF16", ["AVX512_VNNI"], ["AMX_INT8"]),
-    "amx": ("AVX512_CORE_AMX", ["AMX_INT8"], []),
+    "avx2": (
+        "AVX2",
+        F32 | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0},
+        ["AVX2"],
+        ["AVX_VNNI", "AVX512", "AMX_INT8"],
+    ),
+    "avxvnni": ("AVX2_VNNI", F32, ["AVX_VNNI"], ["AVX512", "AMX_INT8"]),
+    "avx512": (
+        "AVX512_CORE",
+        F32,
+        ["AVX512"],
+        ["AVX_VNNI", "AVX512_VNNI", "AVX512_BF16", "AMX_INT8"],
+    ),
+    "avx512vnni": ("AVX512_CORE_BF16", {}, ["AVX512_VNNI"], ["AMX_INT8"]),
+    "amx": ("AVX512_CORE_AMX", {}, ["AMX_INT8"], []),
 }
 # What OpenVINO is given beside its own format: activations are quantized in groups of 128, not 32.
 OPENVINO_BEST = {"PERFORMANCE_HINT": "LATENCY", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 128}
@@ -333,7 +344,7 @@ def llama_cpp_worker(args):
 def refuse_another_build(isa, info):
     """The instructions of llama.cpp are chosen when it is built: `info` names them, as in `AVX2 = 1`."""
     built = {item.split("=")[0].split(":")[-1].strip() for item in info.split("|") if "= 1" in item}
-    _, needed, refused = ISAS[isa]
+    _, _, needed, refused = ISAS[isa]
     wrong = [f"without {name}" for name in needed if name not in built]
     wrong += [f"with {name}" for name in refused if name in built]
     if wrong:
@@ -342,10 +353,11 @@ def refuse_another_build(isa, info):
 
 def openvino_model(args):
     """What the engine of this process loads: a path, and the properties of the CPU device."""
-    threads = {"INFERENCE_NUM_THREADS": args.threads}
+    properties = {"INFERENCE_NUM_THREADS": args.threads}
+    of_isa = ISAS[args.isa][1] if args.isa else {}
     if args.worker[0] == "openvino-ir":
-        return args.openvino_ir, threads | OPENVINO_BEST
-    return args.model, threads
+        return args.openvino_ir, properties | OPENVINO_BEST | of_isa
+    return args.model, properties | of_isa
 
 
 def openvino_version(lib, args):

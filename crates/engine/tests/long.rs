@@ -3,12 +3,13 @@
 //! so few KV blocks that requests are preempted.
 
 use pelton_base::{Ask, FinishReason, SamplingParams, ServiceParams, TokenId};
+use pelton_engine::spec::{DraftModel, Proposer};
 use pelton_engine::{
     Engine, EngineConfig, EngineMetrics, KvMemory, ModelExecutor, ModelExecutorConfig, SpecConfig,
     SpecMethod,
 };
 use pelton_kernels::{Cpu, Kernels};
-use pelton_model::{CpuDevice, LoadOptions, ModelFiles, load};
+use pelton_model::{CpuDevice, Decoder, LoadOptions, ModelFiles, load};
 use pelton_sched::Choices;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -57,13 +58,24 @@ fn requests() -> Vec<Ask> {
         .collect()
 }
 
-/// The answers, and what the engine counted.
-fn run(world: World, spec: SpecConfig) -> (Vec<Vec<TokenId>>, EngineMetrics) {
+fn decoder() -> Decoder<CpuDevice> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/model/story-draft-q8_0.gguf");
     let files = ModelFiles::open(&file).expect("the draft model of the story-teller");
     let backend = CpuDevice::new(Cpu::with(Kernels::best(), 1));
-    let options = LoadOptions::default();
-    let decoder = load(&files, backend, &options).expect("it loads");
+    load(&files, backend, &LoadOptions::default()).expect("it loads")
+}
+
+/// The answers, and what the engine counted.
+fn run(world: World, spec: SpecConfig) -> (Vec<Vec<TokenId>>, EngineMetrics) {
+    run_with(world, spec, Vec::new(), requests())
+}
+
+fn run_with(
+    world: World,
+    spec: SpecConfig,
+    proposers: Vec<Box<dyn Proposer>>,
+    requests: Vec<Ask>,
+) -> (Vec<Vec<TokenId>>, EngineMetrics) {
     let executor = ModelExecutorConfig {
         block_size: BLOCK,
         memory: KvMemory::Blocks(world.n_blocks),
@@ -73,7 +85,7 @@ fn run(world: World, spec: SpecConfig) -> (Vec<Vec<TokenId>>, EngineMetrics) {
         verification: Default::default(),
         states: Default::default(),
     };
-    let executor = ModelExecutor::new(decoder, executor).expect("KV memory");
+    let executor = ModelExecutor::new(decoder(), executor).expect("KV memory");
     let config = EngineConfig {
         choices: Choices {
             max_running: world.n_running,
@@ -84,9 +96,10 @@ fn run(world: World, spec: SpecConfig) -> (Vec<Vec<TokenId>>, EngineMetrics) {
         spec,
         ..Default::default()
     };
-    let engine = Engine::spawn(executor, config);
+    let proposers = if proposers.is_empty() { config.spec.proposers() } else { proposers };
+    let engine = Engine::spawn_with(executor, config, proposers);
     let streams: Vec<_> =
-        requests().into_iter().map(|request| engine.submit(request).expect("taken")).collect();
+        requests.into_iter().map(|request| engine.submit(request).expect("taken")).collect();
     let mut answers = Vec::new();
     for mut stream in streams {
         let mut tokens = Vec::new();
@@ -170,4 +183,24 @@ fn lookahead_learns_a_text_that_repeats_itself() {
     let (answers, metrics) = run(WORLDS[0], forced(SpecMethod::Lookahead));
     let n_tokens: usize = answers.iter().map(Vec::len).sum();
     assert!(metrics.spec.n_accepted as usize * 8 > n_tokens, "{metrics:?}");
+}
+
+/// A draft model computes long prompts in passes of 512 tokens.
+#[test]
+fn a_model_that_drafts_for_itself_is_right_behind_a_prompt_of_any_length() {
+    for n_prompt in [1, 2, 511, 512, 513, 1023, 1024, 1025] {
+        let [mut ask, ..] = <[Ask; N_REQUESTS]>::try_from(requests()).expect("as many");
+        ask.prompt = (0..n_prompt).map(|j| TokenId(1 + j * 131 % (VOCAB - 1))).collect();
+        ask.max_tokens = 13;
+        let drafts = DraftModel::new(decoder(), BLOCK, KvMemory::Blocks(MANY), VOCAB as usize);
+        let drafts: Vec<Box<dyn Proposer>> = vec![Box::new(drafts.expect("KV memory"))];
+        let world = WORLDS[0];
+        let (answers, metrics) =
+            run_with(world, forced(SpecMethod::Draft), drafts, vec![ask.clone()]);
+        let (plain, _) = run_with(world, SpecConfig::default(), Vec::new(), vec![ask]);
+        assert_eq!(answers, plain, "behind {n_prompt} tokens");
+        let spec = metrics.spec;
+        assert!(spec.n_drafted > 0, "behind {n_prompt} tokens: {spec:?}");
+        assert_eq!(spec.n_accepted, spec.n_drafted, "behind {n_prompt} tokens: {spec:?}");
+    }
 }
