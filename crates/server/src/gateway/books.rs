@@ -177,7 +177,8 @@ fn write(shared: &Shared, mut store: Box<dyn Store>, tried: &watch::Sender<u64>)
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::time::Instant;
 
     use pelton_gateway::{Day, StoreError};
 
@@ -187,6 +188,7 @@ mod tests {
     struct Disk {
         rows: Arc<Mutex<BTreeMap<RowKey, Counts>>>,
         is_full: Arc<AtomicBool>,
+        n_tries: Arc<AtomicU64>,
     }
 
     impl Store for Disk {
@@ -195,6 +197,7 @@ mod tests {
         }
 
         fn add(&mut self, rows: &BTreeMap<RowKey, Counts>) -> Result<(), StoreError> {
+            self.n_tries.fetch_add(1, Ordering::SeqCst);
             if self.is_full.load(Ordering::SeqCst) {
                 return Err(StoreError("no space left on device".to_owned()));
             }
@@ -244,6 +247,24 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(rows.lock().expect("whole")[&row()].requests, 2);
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_tried_once_a_second_however_much_is_noted() {
+        let disk = Disk::default();
+        let n_tries = Arc::clone(&disk.n_tries);
+        disk.is_full.store(true, Ordering::SeqCst);
+        let books = Books::new(BTreeMap::new(), Some(Box::new(disk)));
+        let begin = Instant::now();
+        let round = books.note(row(), &one(), true);
+        books.written(round).await;
+        for _ in 0..100 {
+            books.note(row(), &one(), true);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let n_most = 1 + begin.elapsed().as_millis() as u64 / PAUSE.as_millis() as u64;
+        let n_tries = n_tries.load(Ordering::SeqCst);
+        assert!((1..=n_most).contains(&n_tries), "{n_tries} tries, at most {n_most} were due");
     }
 
     #[tokio::test]
