@@ -34,6 +34,11 @@ demo:
 bench model:
     cargo run --release -- bench model -m {{model}}
 
+# Every instruction set of this machine, for docs/performance.md
+performance:
+    cargo build --release
+    cargo xtask performance
+
 # Pelton and its peers on one GGUF file; their packages come from benches/peers/requirements.txt
 peers model:
     cargo build --release

@@ -39,17 +39,14 @@ PARTS = {
 # The kernel tables of Pelton: what oneDNN calls the same instructions, what OpenVINO must be told besides
 # since it looks at the processor, too, and features with and without which llama.cpp must have been built.
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+# Its products of quantized activations take VNNI wherever the processor has it.
+NO_VNNI = F32 | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
 ISAS = {
-    "avx2": (
-        "AVX2",
-        F32 | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0},
-        ["AVX2"],
-        ["AVX_VNNI", "AVX512", "AMX_INT8"],
-    ),
+    "avx2": ("AVX2", NO_VNNI, ["AVX2"], ["AVX_VNNI", "AVX512", "AMX_INT8"]),
     "avxvnni": ("AVX2_VNNI", F32, ["AVX_VNNI"], ["AVX512", "AMX_INT8"]),
     "avx512": (
         "AVX512_CORE",
-        F32,
+        NO_VNNI,
         ["AVX512"],
         ["AVX_VNNI", "AVX512_VNNI", "AVX512_BF16", "AMX_INT8"],
     ),

@@ -11,7 +11,7 @@
 
 use serde::Serialize;
 
-use crate::record::{Measure, Reported};
+use crate::record::{Measure, Reads, Reported};
 use crate::samples::Summary;
 use crate::table::{Align, INTERRUPTED, table};
 
@@ -146,6 +146,10 @@ impl Reported for Report {
 
     fn is_interrupted(&self) -> bool {
         self.interrupted
+    }
+
+    fn reads(&self) -> Option<Reads> {
+        None
     }
 }
 

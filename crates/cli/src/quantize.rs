@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use pelton_bench::record::{Measure, Reported};
+use pelton_bench::record::{Measure, Reads, Reported};
 use pelton_model::{ModelFiles, layer_shape};
 use pelton_quantize::{
     Job, LEAST_EXPERT_ROWS, Method, Needs, QuantizeError, Report, Samples, Watch, check_target,
@@ -141,6 +141,10 @@ impl Reported for Output<'_> {
 
     fn is_interrupted(&self) -> bool {
         false
+    }
+
+    fn reads(&self) -> Option<Reads> {
+        None
     }
 }
 

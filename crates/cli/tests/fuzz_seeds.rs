@@ -18,6 +18,8 @@ mod split_gguf;
 mod template;
 #[path = "../../../fuzz/cases/tokenizer.rs"]
 mod tokenizer;
+#[path = "../../../fuzz/cases/tokenizer_folder.rs"]
+mod tokenizer_folder;
 #[path = "../../../fuzz/cases/tool_parser.rs"]
 mod tool_parser;
 #[path = "../../../fuzz/cases/trace.rs"]
@@ -30,7 +32,7 @@ use std::path::{Path, PathBuf};
 type Run = fn(&[u8]);
 
 /// A target, and the folder of its seeds.
-const TARGETS: [(&str, Run); 10] = [
+const TARGETS: [(&str, Run); 11] = [
     ("checkpoint", checkpoint::run),
     ("config", config::run),
     ("gguf_model", gguf_model::run),
@@ -39,6 +41,7 @@ const TARGETS: [(&str, Run); 10] = [
     ("split_gguf", split_gguf::run),
     ("template", template::run),
     ("tokenizer", tokenizer::run),
+    ("tokenizer_folder", tokenizer_folder::run),
     ("tool_parser", tool_parser::run),
     ("trace", trace::run),
 ];

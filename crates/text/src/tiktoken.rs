@@ -33,6 +33,10 @@ const MAX_FILE_BYTES: u64 = 32 << 20;
 /// Longest token, in bytes: all ways to cut it are looked at.
 const MAX_TOKEN_BYTES: usize = 512;
 
+/// Most bytes of all merges; those of Kimi take 4 MB. Tokens that are parts of one another in many ways
+/// could have a hundred times as many as the file.
+const MAX_MERGE_BYTES: usize = 64 << 20;
+
 /// Tokens after those of the file, for special ones.
 const N_RESERVED: usize = 256;
 
@@ -60,6 +64,13 @@ pub(crate) fn read(path: &Path, companions: &Companions) -> Result<GgufVocab, Te
     let text =
         String::from_utf8(bytes).map_err(|_| TextError::malformed(&origin, "expected UTF-8"))?;
     let ranks = ranks(&text).map_err(|reason| TextError::malformed(&origin, reason))?;
+    let merges = merges(&ranks, MAX_MERGE_BYTES).ok_or_else(|| {
+        let most = MAX_MERGE_BYTES >> 20;
+        TextError::malformed(
+            &origin,
+            format_args!("its tokens can be cut in more ways than {most} MiB hold"),
+        )
+    })?;
     let mut tokens: Vec<Vec<u8>> = ranks.iter().map(|token| spelled(token)).collect();
     let mut kinds = vec![TokenKind::Normal; tokens.len()];
     for id in ranks.len()..ranks.len() + N_RESERVED {
@@ -70,7 +81,7 @@ pub(crate) fn read(path: &Path, companions: &Companions) -> Result<GgufVocab, Te
         origin,
         model: "gpt2".to_owned(),
         pre: Some("kimi-k2".to_owned()),
-        merges: merges(&ranks),
+        merges,
         tokens,
         kinds,
         ..GgufVocab::default()
@@ -147,11 +158,12 @@ fn ranks(text: &str) -> Result<Vec<Vec<u8>>, String> {
     Ok(tokens.into_iter().flatten().collect())
 }
 
-/// The merges of a vocabulary, best first: of one token, in the order of the ranks of its parts.
-fn merges(tokens: &[Vec<u8>]) -> Vec<Vec<u8>> {
+/// The merges of a vocabulary, best first: of one token, in the order of the ranks of its parts. `None`
+/// where they take more than `max_bytes`.
+fn merges(tokens: &[Vec<u8>], max_bytes: usize) -> Option<Vec<Vec<u8>>> {
     let ranks: HashMap<&[u8], usize> =
         tokens.iter().enumerate().map(|(rank, token)| (token.as_slice(), rank)).collect();
-    let mut merges = Vec::new();
+    let (mut merges, mut n_bytes) = (Vec::new(), 0);
     let mut cuts = Vec::new();
     for token in tokens {
         cuts.clear();
@@ -166,10 +178,14 @@ fn merges(tokens: &[Vec<u8>]) -> Vec<Vec<u8>> {
             let mut merge = spelled(&tokens[left]);
             merge.push(b' ');
             merge.extend(spelled(&tokens[right]));
+            n_bytes += merge.len() + size_of::<Vec<u8>>();
+            if n_bytes > max_bytes {
+                return None;
+            }
             merges.push(merge);
         }
     }
-    merges
+    Some(merges)
 }
 
 /// A token in the characters of a byte-level vocabulary.
@@ -184,10 +200,22 @@ mod tests {
     #[test]
     fn each_cut_into_two_tokens_is_a_merge_in_the_order_of_ranks() {
         let tokens = ["a", "b", "ab", "aa", "aab", "xy"].map(|token| token.as_bytes().to_vec());
-        let merges: Vec<String> = merges(&tokens)
+        let merges: Vec<String> = merges(&tokens, MAX_MERGE_BYTES)
+            .expect("few")
             .into_iter()
             .map(|merge| String::from_utf8(merge).expect("text"))
             .collect();
         assert_eq!(merges, ["a b", "a a", "a ab", "aa b"]);
+    }
+
+    #[test]
+    fn merges_take_no_more_memory_than_was_allowed() {
+        let tokens: Vec<Vec<u8>> = (1..=100).map(|n| vec![b'a'; n]).collect();
+        let all = merges(&tokens, MAX_MERGE_BYTES).expect("few");
+        // Each token can be cut everywhere.
+        assert_eq!(all.len(), (0..100).sum());
+        let n_bytes: usize = all.iter().map(|merge| merge.len() + size_of::<Vec<u8>>()).sum();
+        assert!(merges(&tokens, n_bytes).is_some());
+        assert_eq!(merges(&tokens, n_bytes - 1), None);
     }
 }

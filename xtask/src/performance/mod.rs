@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Each turn is a process of a built binary with `PELTON_KERNELS` set. Turns are written down as they
-//! end, so an interrupted run goes on where it stopped; one with another binary or other sizes is refused.
+//! end, so an interrupted run goes on where it stopped, and more rounds, formats or instruction sets can be
+//! added; turns of another machine or binary are refused.
 
 mod goals;
 mod page;
@@ -96,23 +97,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What all turns have in common. A turn that was measured with another header is not of the same table.
+/// What the page says about all turns. They are of one table if the part `same` is.
 fn header(args: &Args, kernels: &[String], machine: &Value) -> anyhow::Result<Value> {
     let binary = std::fs::metadata(&args.binary).with_context(|| {
         format!("{}: build it with `cargo build --release`", args.binary.display())
     })?;
     let modified = binary.modified()?.duration_since(std::time::UNIX_EPOCH)?.as_secs();
     Ok(json!({
+        "same": {
+            "cpu": machine["cpu"],
+            "threads": machine["threads"],
+            "binary": [binary.len(), modified],
+            "shape": args.shape.name(),
+            "long": args.long,
+        },
         "commit": commit(),
-        "cpu": machine["cpu"],
-        "threads": machine["threads"],
-        "binary": [binary.len(), modified],
-        "shape": args.shape.name(),
         "formats": args.formats,
         "kernels": kernels,
         "rounds": args.rounds,
-        "long": args.long,
-        "has_peers": args.peers.is_some(),
     }))
 }
 

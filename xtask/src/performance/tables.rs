@@ -36,15 +36,15 @@ fn introduction(turns: &Turns) -> String {
     let n_noisy =
         turns.reports().filter(|report| report["report"]["noise"]["is_noisy"] == true).count();
     let n_told = turns.reports().filter(|report| report["report"]["noise"].is_object()).count();
-    let text = |key: &str| header[key].as_str().unwrap_or("unknown").to_owned();
+    let text = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
     format!(
         "Random weights in the shape of {}. {}, {} threads; commit {}. Medians of {} rounds (lowest to \
          highest), in which the instruction sets take turns; other programs took more than their share of the \
          processors in {n_noisy} of {n_told} processes.\n",
-        text("shape"),
-        text("cpu"),
-        header["threads"],
-        text("commit"),
+        text(&header["same"]["shape"]),
+        text(&header["same"]["cpu"]),
+        header["same"]["threads"],
+        text(&header["commit"]),
         turns.n_rounds(),
     )
 }
@@ -72,7 +72,7 @@ fn ceilings(turns: &Turns, kernels: &str) -> String {
 }
 
 fn models(turns: &Turns, kernels: &str) -> String {
-    let long = turns.header()["long"].as_u64().filter(|&long| long > 0);
+    let long = turns.header()["same"]["long"].as_u64().filter(|&long| long > 0);
     let mut text = String::from(
         "\n| weights | prefill 512 | of the peak | decode batch 1 | of bandwidth | batch 8 | batch 32 \
          | context 4096 | 6 rows, in steps of one |",
@@ -226,14 +226,15 @@ pub(super) fn verification(turns: &Turns, format: &str, kernels: &str) -> Vec<f6
 
 /// The speed of the long prompt over that of 512 tokens, in each round.
 pub(super) fn long_prompts(turns: &Turns, format: &str, kernels: &str) -> Vec<f64> {
-    let name = format!("prefill {}", turns.header()["long"]);
+    let name = format!("prefill {}", turns.header()["same"]["long"]);
     let short = turns.rounds(format, kernels, Kind::Model);
     let long = turns.rounds(format, kernels, Kind::Long);
     let ratio = |(long, short)| Some(rate(long, &name)? / rate(short, "prefill 512")?);
     long.into_iter().zip(short).filter_map(ratio).collect()
 }
 
-/// A field of products with so many rows of inputs, in each round.
+/// A field of products with so many rows of inputs, in each round. A report may have other layouts besides,
+/// whose names contain the one that was asked for.
 pub(super) fn product(
     turns: &Turns,
     format: &str,
@@ -241,9 +242,10 @@ pub(super) fn product(
     rows: u64,
     key: &str,
 ) -> Vec<f64> {
+    let name = layout(format);
     let field = |report: &Value| {
-        let all = report["rows"].as_array()?;
-        all.iter().find(|row| row["rows"] == rows)?[key].as_f64()
+        let mut all = report["rows"].as_array()?.iter();
+        all.find(|row| row["rows"] == rows && row["variant"] == name.as_str())?[key].as_f64()
     };
     turns.rounds(format, kernels, Kind::Products).into_iter().filter_map(field).collect()
 }
@@ -335,7 +337,15 @@ mod tests {
 
     /// The reports of one round on a machine that is `times` as fast as in the first.
     fn reports(times: f64) -> [(Kind, Value); 4] {
-        let row = |rows: u64| json!({ "rows": rows, "ops_per_s": times * 1e9 * rows as f64, "arithmetic_percent": 61.0 });
+        let row = |variant: &str, rows: u64| {
+            let ops_per_s = times * 1e9 * rows as f64;
+            json!({
+                "variant": variant, "rows": rows, "ops_per_s": ops_per_s, "arithmetic_percent": 61.0,
+            })
+        };
+        let other = |rows| json!({ "variant": "q4k", "rows": rows, "ops_per_s": 1.0 });
+        let rows: Vec<Value> =
+            ROWS.iter().flat_map(|&rows| [other(rows), row("q4", rows)]).collect();
         let mut model = json!({
             "figures": [
                 figure("prefill 512", 1000.0 * times, 0.5),
@@ -355,7 +365,7 @@ mod tests {
             },
         });
         let products = json!({
-            "rows": ROWS.map(row),
+            "rows": rows,
             "ceilings": [{ "int8_ops_per_s": 1.0 }, { "int8_ops_per_s": 2e12, "read_bytes_per_s": 5.2e10 }],
         });
         let long = json!({ "figures": [figure("prefill 8192", 500.0 * times, 16.0)] });
@@ -366,8 +376,8 @@ mod tests {
     fn the_page_shows_medians_ratios_within_a_round_and_missed_goals() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let header = json!({
-            "cpu": "A processor", "threads": 2, "commit": "abc", "shape": "qwen-0.5b", "rounds": 3,
-            "long": 8192, "formats": ["q4_0"], "kernels": ["avx2", "avx512vnni"],
+            "same": { "cpu": "A processor", "threads": 2, "shape": "qwen-0.5b", "long": 8192 },
+            "commit": "abc", "rounds": 3, "formats": ["q4_0"], "kernels": ["avx2", "avx512vnni"],
         });
         let mut turns = Turns::open(&folder.path().join("turns"), &header, false).expect("begins");
         for (round, times) in [(1, 1.0), (2, 1.1), (3, 0.5)] {

@@ -60,13 +60,14 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Opens the file of an earlier run with the same header, or begins one. `is_fresh` discards an
-    /// earlier run.
+    /// Opens the file of an earlier run of the same machine, binary and model, or begins one. `is_fresh`
+    /// discards an earlier run. The commit stays that of the earlier run: what it wrote, the page, is a change.
     ///
     /// # Errors
     ///
-    /// An earlier run had another header, or the file cannot be read or written.
+    /// The earlier run was another, or the file cannot be read or written.
     pub(super) fn open(path: &Path, header: &Value, is_fresh: bool) -> anyhow::Result<Self> {
+        let mut header = header.clone();
         let place = || path.display().to_string();
         let kept = match std::fs::read_to_string(path) {
             Ok(text) if !is_fresh => text,
@@ -81,20 +82,22 @@ impl Turns {
             let line: Value = serde_json::from_str(line)
                 .with_context(|| format!("{}: line {}", place(), idx + 1))?;
             if idx == 0 {
-                refuse_another(header, &line).with_context(place)?;
+                refuse_another(&header["same"], &line["same"]).with_context(place)?;
+                header["commit"] = line["commit"].clone();
             } else if let Some((turn, report)) = turn_of(&line) {
                 reports.insert(turn, report);
             }
         }
-        let mut file = File::create(path).with_context(place)?;
-        if whole.is_empty() {
-            writeln!(file, "{header}")?;
+        let file = if whole.is_empty() {
+            let mut file = File::create(path).with_context(place)?;
+            writeln!(file, "{header}").with_context(place)?;
+            file
         } else {
-            file.write_all(whole.as_bytes())?;
-        }
-        drop(file);
-        let file = OpenOptions::new().append(true).open(path).with_context(place)?;
-        Ok(Self { header: header.clone(), reports, file })
+            let file = OpenOptions::new().append(true).open(path).with_context(place)?;
+            file.set_len(whole.len() as u64).with_context(place)?;
+            file
+        };
+        Ok(Self { header, reports, file })
     }
 
     pub(super) fn add(&mut self, turn: Turn, report: Value) -> anyhow::Result<()> {
@@ -140,9 +143,9 @@ impl Turns {
     }
 }
 
-/// Refuses the header of an earlier run that differs, with the fields that do.
-fn refuse_another(header: &Value, kept: &Value) -> anyhow::Result<()> {
-    let fields = header.as_object().into_iter().flatten();
+/// Refuses an earlier run that differs, with the fields that do.
+fn refuse_another(now: &Value, kept: &Value) -> anyhow::Result<()> {
+    let fields = now.as_object().into_iter().flatten();
     let differs = |(name, value): (&String, &Value)| (kept[name] != *value).then(|| name.clone());
     let names: Vec<String> = fields.filter_map(differs).collect();
     anyhow::ensure!(
@@ -174,7 +177,8 @@ mod tests {
     fn an_interrupted_run_goes_on_where_it_stopped() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("turns.jsonl");
-        let header = json!({ "rounds": 3, "commit": "a" });
+        let header =
+            json!({ "same": { "cpu": "x", "binary": [1, 2] }, "rounds": 3, "commit": "a" });
         let mut turns = Turns::open(&path, &header, false).expect("begins");
         turns.add(turn(1), json!({ "x": 1 })).expect("writes");
         turns.add(turn(2), json!({ "x": 2 })).expect("writes");
@@ -190,9 +194,14 @@ mod tests {
         let rounds = turns.rounds("q8_0", "avx2", Kind::Products);
         assert_eq!(rounds, [&json!({ "x": 1 }), &json!({ "x": 3 })]);
 
-        let another = json!({ "rounds": 3, "commit": "b" });
+        let more = json!({ "same": header["same"], "rounds": 4, "commit": "a+" });
+        let turns = Turns::open(&path, &more, false).expect("opens");
+        assert_eq!((turns.n_rounds(), &turns.header()["commit"]), (4, &json!("a")));
+        assert_eq!(turns.rounds("q8_0", "avx2", Kind::Products).len(), 2);
+
+        let another = json!({ "same": { "cpu": "x", "binary": [1, 3] }, "rounds": 3 });
         let error = Turns::open(&path, &another, false).expect_err("differs");
-        assert!(format!("{error:#}").contains("differs in commit; `--fresh`"), "{error:#}");
+        assert!(format!("{error:#}").contains("differs in binary; `--fresh`"), "{error:#}");
         let turns = Turns::open(&path, &another, true).expect("begins anew");
         assert_eq!(turns.report(&turn(1)), None);
     }

@@ -29,7 +29,7 @@ mod render;
 use serde::Serialize;
 
 use crate::estimate::Interval;
-use crate::record::{Better, Recorded};
+use crate::record::{BesideBaseline, Better, Recorded};
 use crate::{BenchError, Result};
 use permute::{Figure, significances};
 
@@ -210,9 +210,11 @@ fn warnings(pairs: &[(Recorded, Recorded)]) -> Vec<String> {
     if all().any(|report| noisy(&report)) {
         warnings.push("the baseline of the machine was measured in a noisy minute".to_owned());
     }
-    if let Some(noise) = all().filter(|run| run.report.is_noisy()).find_map(|run| run.report.noise)
-    {
+    if let Some(noise) = all().filter_map(|run| run.report.noise).find(|noise| noise.is_noisy) {
         warnings.push(format!("a run was in {}", noise.words()));
+    }
+    if let Some(reads) = all().filter_map(|run| run.report.reads).find(BesideBaseline::differs) {
+        warnings.push(format!("in a run, {}", reads.words()));
     }
     if all().any(|report| report.report.interrupted) {
         warnings.push("a run was interrupted".to_owned());

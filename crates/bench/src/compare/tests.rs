@@ -4,7 +4,7 @@ use pelton_sim::Random;
 use serde_json::json;
 
 use super::*;
-use crate::record::Noise;
+use crate::record::{BesideBaseline, Noise};
 
 /// Names of the figures of a synthetic report.
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -62,6 +62,20 @@ fn a_run_of_a_noisy_minute_is_noted() {
             .any(|warning| warning.starts_with("a run was in a noisy minute: other programs"))
     };
     assert!(is_noted(true, false) && is_noted(false, true) && !is_noted(false, false));
+}
+
+#[test]
+fn a_run_with_memory_of_another_speed_than_the_baseline_is_noted() {
+    let run = |bytes_per_s: f64| {
+        let mut run = of(&json!([]));
+        run.report.reads = Some(BesideBaseline { bytes_per_s, baseline_bytes_per_s: 80e9 });
+        run
+    };
+    let is_noted = |a: f64, b: f64| {
+        let found = warnings(&[(run(a), run(b))]);
+        found.iter().any(|warning| warning.starts_with("in a run, memory gave 52.0 GB/s"))
+    };
+    assert!(is_noted(52e9, 80e9) && is_noted(80e9, 52e9) && !is_noted(80e9, 79e9));
 }
 
 /// Runs of `n` trials in which a difference was called.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Run;
-use crate::record::{Measure, Reported};
+use crate::record::{Measure, Reads, Reported};
 use crate::table::{Align, INTERRUPTED, table};
 
 /// Refusals that the table lists.
@@ -217,5 +217,9 @@ impl Reported for Report {
 
     fn is_interrupted(&self) -> bool {
         self.interrupted
+    }
+
+    fn reads(&self) -> Option<Reads> {
+        None
     }
 }

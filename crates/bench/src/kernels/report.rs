@@ -15,7 +15,7 @@ use super::Named;
 use super::block::{Cost, Multiplier};
 use super::timing::Timing;
 use crate::bytes;
-use crate::record::{Measure, Reported};
+use crate::record::{Measure, Reads, Reported};
 use crate::tuned::Tuned;
 
 /// The machine, its ceilings and a row per measured call.
@@ -284,6 +284,13 @@ impl Reported for Report {
 
     fn is_interrupted(&self) -> bool {
         self.interrupted
+    }
+
+    fn reads(&self) -> Option<Reads> {
+        let n_threads = self.machine.threads;
+        let all = self.readings.iter().filter(|Reading(ceilings)| ceilings.n_threads == n_threads);
+        let speeds = Summary::new(all.map(|Reading(ceilings)| ceilings.read_bandwidth).collect())?;
+        Some(Reads { n_threads, bytes_per_s: speeds.median })
     }
 }
 

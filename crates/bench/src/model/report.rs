@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::plan::{CONTEXT_STEPS, Plan, SHORT_TOKENS, Variant};
 use crate::ceilings::multiplier;
 use crate::profile::StepProfile;
-use crate::record::{Measure, Reported};
+use crate::record::{Measure, Reads, Reported};
 use crate::samples::Summary;
 use crate::shared::BLOCK_TOKENS;
 use crate::table::{Align, INTERRUPTED, bytes, table};
@@ -293,5 +293,10 @@ impl Reported for Report {
 
     fn is_interrupted(&self) -> bool {
         self.interrupted
+    }
+
+    fn reads(&self) -> Option<Reads> {
+        let bytes_per_s = self.read_bandwidth.as_ref()?.median;
+        Some(Reads { n_threads: self.facts.threads, bytes_per_s })
     }
 }

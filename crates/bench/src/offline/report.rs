@@ -9,7 +9,7 @@ use crate::ceilings::multiplier;
 use crate::estimate::{Percentiles, median, percentile};
 use crate::model::report::Facts;
 use crate::profile::StepProfile;
-use crate::record::{Measure, Reported};
+use crate::record::{Measure, Reads, Reported};
 use crate::samples::Summary;
 use crate::table::{Align, INTERRUPTED, bytes, table};
 
@@ -234,5 +234,10 @@ impl Reported for Report {
 
     fn is_interrupted(&self) -> bool {
         self.interrupted
+    }
+
+    fn reads(&self) -> Option<Reads> {
+        let bytes_per_s = self.read_bandwidth.as_ref()?.median;
+        Some(Reads { n_threads: self.facts.threads, bytes_per_s })
     }
 }

@@ -26,7 +26,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::Result;
-use crate::record::{Better, Measure, Recorded};
+use crate::record::{BesideBaseline, Better, Measure, Recorded};
 
 /// One chart: a name that a file can have, and its picture.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,6 +90,9 @@ fn section(html: &mut String, file: &str, recorded: &Recorded, charts: &[Chart])
     if let Some(noise) = report.noise {
         let class = if noise.is_noisy { " class=\"note\"" } else { "" };
         put(html, format_args!("<p{class}>The run was in {}.</p>\n", escaped(&noise.words())));
+    }
+    if let Some(reads) = report.reads.filter(BesideBaseline::differs) {
+        put(html, format_args!("<p class=\"note\">In the run, {}.</p>\n", escaped(&reads.words())));
     }
     if report.machine.baseline.as_ref().is_some_and(|baseline| baseline.is_noisy) {
         html.push_str(

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::record::Noise;
+use crate::record::{BesideBaseline, Noise};
 
 fn recorded(kind: &str, measures: &Value, more: &Value) -> Recorded {
     let mut whole = json!({
@@ -96,6 +96,18 @@ fn a_page_says_how_noisy_a_run_was() {
     assert!(noisy.contains(&format!("<p class=\"note\">{words}")), "{noisy}");
     assert!(of(false).contains("<p>The run was in a quiet minute"), "{}", of(false));
     assert!(!drawn("offline", &json!([]), &json!({})).0.contains("The run was in"));
+}
+
+#[test]
+fn a_page_says_where_memory_had_another_speed_than_the_baseline() {
+    let of = |bytes_per_s: f64| {
+        let mut recorded = recorded("model", &json!([]), &json!({}));
+        recorded.report.reads = Some(BesideBaseline { bytes_per_s, baseline_bytes_per_s: 80e9 });
+        page(&[("a.json".to_owned(), recorded)]).expect("a page").html
+    };
+    let words = "<p class=\"note\">In the run, memory gave 52.0 GB/s meanwhile, and 80.0 when";
+    assert!(of(52e9).contains(words), "{}", of(52e9));
+    assert!(!of(80e9).contains("memory gave"));
 }
 
 #[test]

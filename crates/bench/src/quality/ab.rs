@@ -19,7 +19,7 @@ use pelton_base::TokenId;
 use super::report::words;
 use super::runner::Runner;
 use super::{Config, Interval, Report as Quality, Subject, Tokens};
-use crate::record::{Measure, Reported};
+use crate::record::{Measure, Reads, Reported};
 use crate::samples::Summary;
 use crate::table::{Align, INTERRUPTED, bytes, table};
 use crate::{BenchError, Progress, Result, Watch};
@@ -332,6 +332,10 @@ impl Reported for Report {
 
     fn is_interrupted(&self) -> bool {
         self.interrupted
+    }
+
+    fn reads(&self) -> Option<Reads> {
+        None
     }
 }
 

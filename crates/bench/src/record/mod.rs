@@ -17,12 +17,14 @@ mod machine;
 mod measure;
 mod noise;
 mod read;
+mod reads;
 mod served;
 
 pub use machine::{Baseline, Machine};
 pub use measure::{Better, Measure};
 pub use noise::{MOST_OTHERS, MOST_STOLEN, Noise, NoiseWatch, Worker};
 pub use read::{ReadError, Recorded};
+pub use reads::{BesideBaseline, Reads};
 pub use served::{Driven, Simulated};
 
 use serde::{Deserialize, Serialize};
@@ -42,6 +44,9 @@ pub trait Reported: Serialize {
 
     /// Whether the run ended before all was measured.
     fn is_interrupted(&self) -> bool;
+
+    /// The speed of reads from memory that it measured meanwhile, if it did.
+    fn reads(&self) -> Option<Reads>;
 }
 
 /// Facts about a run that every report begins with.
@@ -66,13 +71,10 @@ pub struct Header {
     /// Other work on the machine meanwhile; absent where that is not known, and in older reports.
     #[serde(default)]
     pub noise: Option<Noise>,
-}
-
-impl Header {
-    /// Whether others used the machine while the benchmark ran.
-    pub fn is_noisy(&self) -> bool {
-        self.noise.is_some_and(|noise| noise.is_noisy)
-    }
+    /// Reads from memory meanwhile beside those that `pelton doctor` found; absent where one of them was not
+    /// measured, and in older reports.
+    #[serde(default)]
+    pub reads: Option<BesideBaseline>,
 }
 
 /// A report with its header, ready to be written.
@@ -100,10 +102,16 @@ impl<'a, R: Reported> Record<'a, R> {
             command: without_keys(command),
             at,
             interrupted: body.is_interrupted(),
+            reads: BesideBaseline::of(body.reads(), &machine),
             machine,
             noise,
         };
         Self { report, measures: body.measures(), body }
+    }
+
+    /// The facts about the run.
+    pub fn header(&self) -> &Header {
+        &self.report
     }
 }
 

@@ -3,7 +3,7 @@
 use pelton_sim::report::{Distribution, Served};
 use serde::Serialize;
 
-use super::{Measure, Reported};
+use super::{Measure, Reads, Reported};
 
 /// A report of `pelton bench sim`.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -25,6 +25,10 @@ impl Reported for Simulated<'_> {
     fn is_interrupted(&self) -> bool {
         self.0.interrupted
     }
+
+    fn reads(&self) -> Option<Reads> {
+        None
+    }
 }
 
 impl Reported for Driven<'_> {
@@ -36,6 +40,10 @@ impl Reported for Driven<'_> {
 
     fn is_interrupted(&self) -> bool {
         self.0.interrupted
+    }
+
+    fn reads(&self) -> Option<Reads> {
+        None
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::counters::Counters;
 use super::requests::{Requests, Steadiness, Steady};
 use crate::histogram::Histogram;
-use crate::record::{Measure, Reported};
+use crate::record::{Measure, Reads, Reported};
 
 /// Requests that failed, by what went wrong.
 pub type Failures = BTreeMap<String, Failure>;
@@ -139,6 +139,10 @@ impl Reported for ServeReport {
 
     fn is_interrupted(&self) -> bool {
         self.served.interrupted
+    }
+
+    fn reads(&self) -> Option<Reads> {
+        None
     }
 }
 

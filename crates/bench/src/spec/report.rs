@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::advice::{Advice, Evidence, Outcome};
 use super::name;
 use super::subject::{Cell, Run};
-use crate::record::{Measure, Reported};
+use crate::record::{Measure, Reads, Reported};
 use crate::samples::Summary;
 use crate::table::{Align, INTERRUPTED, table};
 
@@ -221,6 +221,10 @@ impl Reported for Report {
 
     fn is_interrupted(&self) -> bool {
         self.interrupted
+    }
+
+    fn reads(&self) -> Option<Reads> {
+        None
     }
 }
 

@@ -23,7 +23,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::estimate::{mean, percentile};
-use crate::record::{Measure, Reported};
+use crate::record::{Measure, Reads, Reported};
 use crate::serve::{Counters, ServeReport};
 use crate::table::{Align, INTERRUPTED, table};
 pub use cause::{Cause, Finding};
@@ -273,6 +273,10 @@ impl Reported for Report {
 
     fn is_interrupted(&self) -> bool {
         self.interrupted
+    }
+
+    fn reads(&self) -> Option<Reads> {
+        None
     }
 }
 

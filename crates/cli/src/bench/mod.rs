@@ -19,7 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use indicatif::ProgressBar;
 use pelton_bench::page::page;
 use pelton_bench::profile::{StepProfile, chrome_trace};
-use pelton_bench::record::{Noise, Record, Recorded, Reported};
+use pelton_bench::record::{BesideBaseline, Noise, Record, Recorded, Reported};
 use pelton_bench::{BenchError, Progress};
 use serde::Serialize;
 
@@ -103,7 +103,9 @@ pub(crate) fn finish<R: Reported>(
         true => serde_json::to_string(&record(report, noise))? + "\n",
         false => {
             let noise = noise.map(|noise| format!("the run was in {}\n", noise.words()));
-            render(report) + &noise.unwrap_or_default()
+            let reads = record(report, None).header().reads.filter(BesideBaseline::differs);
+            let reads = reads.map(|reads| reads.words() + "\n");
+            render(report) + &noise.unwrap_or_default() + &reads.unwrap_or_default()
         }
     };
     write(&text, report.is_interrupted())
