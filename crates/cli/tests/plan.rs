@@ -242,7 +242,7 @@ fn ctrl_c_prints_the_ceilings_and_keeps_no_record() {
 }
 
 /// A record as `pelton doctor` writes it, with round numbers in place of measured ones.
-fn write_record(cache: &Path, is_noisy: bool) {
+fn write_record(cache: &Path, is_noisy: bool, read_bandwidth: f64) {
     let kernels = pelton_kernels::Kernels::best().name;
     let product = |rows: usize, bytes_per_s: f64| json!({"layout": "q8", "rows": rows, "bytes_per_s": bytes_per_s});
     let record = json!({"version": 1, "machines": [{
@@ -253,7 +253,7 @@ fn write_record(cache: &Path, is_noisy: bool) {
         "measured_at": 1, "is_noisy": is_noisy, "spread_percent": 1.0,
         "hardware": {
             "name": "here", "words": "a processor of this test", "kind": "processor",
-            "memory_bytes": 1_u64 << 34, "read_bandwidth": 1e10,
+            "memory_bytes": 1_u64 << 34, "read_bandwidth": read_bandwidth,
             "peaks": {"f32": 1e11, "int8": 4e11}, "quantized_by": "int8",
             "sources": ["memory, bandwidth, peaks: this test"], "barrier_s": 0.0,
             "products": [product(1, 1e10), product(512, 1e8)],
@@ -268,7 +268,7 @@ fn a_plan_uses_the_record_of_this_machine_and_says_when_it_is_noisy() {
     let (folder, cache) = (tempfile::tempdir().expect("temp"), tempfile::tempdir().expect("temp"));
     let path = bare_config(folder.path());
     let args = ["plan", &path, "--weights", "q8_0"];
-    write_record(cache.path(), false);
+    write_record(cache.path(), false, 1e10);
     let text = with_cache(cache.path(), &args);
     text.assert_answered();
     assert!(text.stdout.contains("products as measured on this machine"), "{}", text.stdout);
@@ -279,10 +279,26 @@ fn a_plan_uses_the_record_of_this_machine_and_says_when_it_is_noisy() {
     let read = told["weights"]["step_bytes"].as_f64().expect("bytes") + 576.0 * 131072.0;
     let tpot = told["times"]["tpot_s"].as_f64().expect("seconds");
     assert!((tpot / (read / 1e10) - 1.0).abs() < 0.01, "{tpot}");
-    write_record(cache.path(), true);
+    write_record(cache.path(), true, 1e10);
     let noisy = with_cache(cache.path(), &args);
     assert!(noisy.stdout.contains("noisy minute"), "{}", noisy.stdout);
     // A profile that is named wins.
     let named = with_cache(cache.path(), &[&args[..], &["--hardware", "h200", "--json"]].concat());
     assert_eq!(named.json()["hardware"]["name"], "h200");
+}
+
+#[test]
+fn a_benchmark_says_that_memory_has_another_speed_than_in_the_record() {
+    let cache = tempfile::tempdir().expect("temp");
+    // No machine is as slow as that.
+    write_record(cache.path(), false, 1e6);
+    let args = ["bench", "kernels", "--quick", "--filter", "norm"];
+    let text = with_cache(cache.path(), &args);
+    text.assert_answered();
+    let words = "GB/s meanwhile, and 0.0 when `pelton doctor` measured this machine";
+    assert!(text.stdout.contains(words), "{}", text.stdout);
+    let told = with_cache(cache.path(), &[&args[..], &["--json"]].concat()).json();
+    let reads = &told["report"]["reads"];
+    assert_eq!(reads["baseline_bytes_per_s"], 1e6);
+    assert!(reads["bytes_per_s"].as_f64().is_some_and(|speed| speed > 1e8), "{reads}");
 }

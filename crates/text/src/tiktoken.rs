@@ -213,7 +213,7 @@ mod tests {
         let tokens: Vec<Vec<u8>> = (1..=100).map(|n| vec![b'a'; n]).collect();
         let all = merges(&tokens, MAX_MERGE_BYTES).expect("few");
         // Each token can be cut everywhere.
-        assert_eq!(all.len(), (0..100).sum());
+        assert_eq!(all.len(), (0..100).sum::<usize>());
         let n_bytes: usize = all.iter().map(|merge| merge.len() + size_of::<Vec<u8>>()).sum();
         assert!(merges(&tokens, n_bytes).is_some());
         assert_eq!(merges(&tokens, n_bytes - 1), None);

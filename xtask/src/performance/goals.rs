@@ -5,126 +5,133 @@ use std::fmt::Write as _;
 use super::tables::{self, Spread};
 use super::turns::{Kind, Turns};
 
-/// Which side of the bound is good.
+/// A figure that has a goal.
+#[derive(Clone, Copy)]
+enum Goal {
+    /// Decoding one sequence, in percent of the read bandwidth.
+    Bandwidth,
+    /// Products with so many rows of inputs, in percent of the peak.
+    Products(u64),
+    /// A step of six rows, in steps of one.
+    SixRows,
+    /// The long prompt, in percent of the speed at 512 tokens.
+    LongPrompt,
+    /// A speed, in those of the best other engine.
+    Beside(&'static str),
+}
+
+const GOALS: [Goal; 8] = [
+    Goal::Bandwidth,
+    Goal::Products(8),
+    Goal::Products(32),
+    Goal::Products(512),
+    Goal::SixRows,
+    Goal::LongPrompt,
+    Goal::Beside("prefill 512"),
+    Goal::Beside("decode batch 32"),
+];
+
+/// The good side of a bound.
 #[derive(Clone, Copy)]
 enum Bound {
     AtLeast(f64),
     AtMost(f64),
 }
 
-impl Bound {
-    fn holds(self, value: f64) -> bool {
+impl Goal {
+    fn name(self) -> String {
         match self {
-            Self::AtLeast(bound) => value >= bound,
-            Self::AtMost(bound) => value <= bound,
+            Self::Bandwidth => "decoding, share of bandwidth".to_owned(),
+            Self::Products(rows) => format!("products, M = {rows}"),
+            Self::SixRows => "a step of six rows, in steps of one".to_owned(),
+            Self::LongPrompt => "the long prompt, share of the speed at 512 tokens".to_owned(),
+            Self::Beside(figure) => format!("{figure}, times the best other engine"),
         }
     }
-}
 
-/// A line of the table: a name, and for each instruction set the bound, if there is one, and the rounds.
-struct Goal<'a> {
-    name: String,
-    bound: Box<dyn Fn(&str) -> Option<Bound> + 'a>,
-    rounds: Box<dyn Fn(&str) -> Vec<f64> + 'a>,
-    unit: &'static str,
+    /// The bound for weights of a layout; `None` where no goal was set.
+    fn bound(self, layout: &str, kernels: &str) -> Option<Bound> {
+        let has_vnni = kernels == "avx512vnni";
+        let bound = match (self, layout) {
+            (Self::Bandwidth, "q8") => Bound::AtLeast(88.0),
+            (Self::Bandwidth, "q4") => Bound::AtLeast(82.0),
+            (Self::Bandwidth, "q4k") => Bound::AtLeast(80.0),
+            (Self::Bandwidth, _) => return None,
+            // Weights of 16 and 32 bits, and tiles, have other peaks.
+            (Self::Products(_), layout) if layout.ends_with("16") || layout.ends_with("32") => {
+                return None;
+            }
+            (Self::Products(_), _) if kernels == "amx" => return None,
+            (Self::Products(8), _) => Bound::AtLeast(if has_vnni { 60.0 } else { 55.0 }),
+            (Self::Products(32), _) => Bound::AtLeast(if has_vnni { 70.0 } else { 65.0 }),
+            (Self::Products(_), _) => Bound::AtLeast(if has_vnni { 78.0 } else { 70.0 }),
+            (Self::SixRows, _) => Bound::AtMost(1.5),
+            (Self::LongPrompt, _) => Bound::AtLeast(75.0),
+            (Self::Beside(_), _) => Bound::AtLeast(1.15),
+        };
+        Some(bound)
+    }
+
+    /// What was measured, in each round.
+    fn rounds(self, turns: &Turns, format: &str, kernels: &str) -> Vec<f64> {
+        match self {
+            Self::Bandwidth => {
+                tables::shares(turns, format, kernels, "decode batch 1", "bandwidth_percent")
+            }
+            Self::Products(rows) => {
+                tables::product(turns, format, kernels, rows, "arithmetic_percent")
+            }
+            Self::SixRows => tables::verification(turns, format, kernels),
+            Self::LongPrompt => {
+                let ratios = tables::long_prompts(turns, format, kernels);
+                ratios.into_iter().map(|ratio| 100.0 * ratio).collect()
+            }
+            Self::Beside(figure) => beside_best(turns, format, kernels, figure),
+        }
+    }
+
+    fn show(self, value: f64) -> String {
+        match self {
+            Self::Bandwidth | Self::Products(_) | Self::LongPrompt => format!("{value:.0} %"),
+            Self::SixRows | Self::Beside(_) => format!("{value:.2}"),
+        }
+    }
+
+    fn cell(self, turns: &Turns, format: &str, kernels: &str) -> String {
+        let Some(spread) = Spread::of(self.rounds(turns, format, kernels)) else {
+            return "-".to_owned();
+        };
+        let value = self.show(spread.median);
+        let (holds, words, bound) = match self.bound(&tables::layout(format), kernels) {
+            None => return value,
+            Some(Bound::AtLeast(bound)) => (spread.median >= bound, "at least", bound),
+            Some(Bound::AtMost(bound)) => (spread.median <= bound, "at most", bound),
+        };
+        let value = if holds { value } else { format!("**{value}**") };
+        format!("{value} ({words} {})", self.show(bound))
+    }
 }
 
 /// The table of goals, with those that are missed in bold.
 pub(super) fn table(turns: &Turns) -> String {
-    let kernels = turns.names("kernels");
+    let all = turns.names("kernels");
     let mut text = String::from(
-        "\n### The goals\n\nBold where a goal is missed; in brackets the goal. Shares of products are of the peak of \
-         the same instructions.\n\n| goal |",
+        "\n### The goals\n\nBold where a goal is missed; in brackets the goal. Shares of products are of the \
+         peak of the same instructions.\n\n| goal |",
     );
-    kernels.iter().for_each(|kernels| _ = write!(text, " `{kernels}` |"));
-    let _ = writeln!(text, "\n|---|{}", "---|".repeat(kernels.len()));
-    for goal in goals(turns) {
-        let cells: Vec<String> = kernels.iter().map(|kernels| cell(&goal, kernels)).collect();
-        if cells.iter().any(|cell| cell != "-") {
-            let _ = writeln!(text, "| {} | {} |", goal.name, cells.join(" | "));
+    all.iter().for_each(|kernels| _ = write!(text, " `{kernels}` |"));
+    let _ = writeln!(text, "\n|---|{}", "---|".repeat(all.len()));
+    for format in turns.names("formats") {
+        for goal in GOALS {
+            let cells: Vec<String> =
+                all.iter().map(|kernels| goal.cell(turns, format, kernels)).collect();
+            if cells.iter().any(|cell| cell != "-") {
+                let name = format!("{}: {}", tables::layout(format), goal.name());
+                let _ = writeln!(text, "| {name} | {} |", cells.join(" | "));
+            }
         }
     }
     text
-}
-
-fn cell(goal: &Goal<'_>, kernels: &str) -> String {
-    let Some(spread) = Spread::of((goal.rounds)(kernels)) else { return "-".to_owned() };
-    let show = |value: f64| {
-        if goal.unit == " %" { format!("{value:.0} %") } else { format!("{value:.2}{}", goal.unit) }
-    };
-    let value = show(spread.median);
-    let Some(bound) = (goal.bound)(kernels) else { return value };
-    let value = if bound.holds(spread.median) { value } else { format!("**{value}**") };
-    match bound {
-        Bound::AtLeast(bound) => format!("{value} (at least {})", show(bound)),
-        Bound::AtMost(bound) => format!("{value} (at most {})", show(bound)),
-    }
-}
-
-fn goals(turns: &Turns) -> Vec<Goal<'_>> {
-    let mut goals = Vec::new();
-    for format in turns.names("formats") {
-        let name = tables::layout(format);
-        let bandwidth = match name.as_str() {
-            "q8" => Some(88.0),
-            "q4" => Some(82.0),
-            "q4k" => Some(80.0),
-            _ => None,
-        };
-        if let Some(bandwidth) = bandwidth {
-            goals.push(Goal {
-                name: format!("{name}: decoding, share of bandwidth"),
-                bound: Box::new(move |_| Some(Bound::AtLeast(bandwidth))),
-                rounds: Box::new(move |kernels| {
-                    tables::shares(turns, format, kernels, "decode batch 1", "bandwidth_percent")
-                }),
-                unit: " %",
-            });
-        }
-        // Weights of 16 bits are multiplied by other instructions, for which no goal was set.
-        for (rows, with_vnni, without) in [(8, 60.0, 55.0), (32, 70.0, 65.0), (512, 78.0, 70.0)] {
-            if name.ends_with("16") || name.ends_with("32") {
-                continue;
-            }
-            goals.push(Goal {
-                name: format!("{name}: products, M = {rows}"),
-                // No goal was set for the peak of tiles.
-                bound: Box::new(move |kernels| match kernels {
-                    "amx" => None,
-                    "avx512vnni" => Some(Bound::AtLeast(with_vnni)),
-                    _ => Some(Bound::AtLeast(without)),
-                }),
-                rounds: Box::new(move |kernels| {
-                    tables::product(turns, format, kernels, rows, "arithmetic_percent")
-                }),
-                unit: " %",
-            });
-        }
-        goals.push(Goal {
-            name: format!("{name}: a step of six rows, in steps of one"),
-            bound: Box::new(|_| Some(Bound::AtMost(1.5))),
-            rounds: Box::new(move |kernels| tables::verification(turns, format, kernels)),
-            unit: "",
-        });
-        goals.push(Goal {
-            name: format!("{name}: the long prompt, share of the speed at 512 tokens"),
-            bound: Box::new(|_| Some(Bound::AtLeast(75.0))),
-            rounds: Box::new(move |kernels| {
-                let ratios = tables::long_prompts(turns, format, kernels);
-                ratios.into_iter().map(|ratio| 100.0 * ratio).collect()
-            }),
-            unit: " %",
-        });
-        for figure in ["prefill 512", "decode batch 32"] {
-            goals.push(Goal {
-                name: format!("{name}: {figure}, times the best other engine"),
-                bound: Box::new(|_| Some(Bound::AtLeast(1.15))),
-                rounds: Box::new(move |kernels| beside_best(turns, format, kernels, figure)),
-                unit: "",
-            });
-        }
-    }
-    goals
 }
 
 /// The ratios to the engine beside which Pelton does worst.

@@ -16,6 +16,7 @@ use super::block::{Cost, Multiplier};
 use super::timing::Timing;
 use crate::bytes;
 use crate::record::{Measure, Reads, Reported};
+use crate::samples::Summary;
 use crate::tuned::Tuned;
 
 /// The machine, its ceilings and a row per measured call.
@@ -374,6 +375,7 @@ pub(super) mod tests {
         for line in rows.lines() {
             assert_eq!(share(line).map(|end| end + 2), Some(at + "share".len()), "{line}");
         }
+        assert_eq!(report.reads(), Some(Reads { n_threads: 2, bytes_per_s: 11e9 }));
         report.interrupted = true;
         let end = report.render_end();
         assert!(end.contains("10.0 to 12.0 GB/s") && end.contains("Interrupted"), "{end}");

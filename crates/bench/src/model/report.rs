@@ -29,7 +29,7 @@ pub(crate) struct Facts {
     model: String,
     architecture: String,
     kernels: &'static str,
-    threads: usize,
+    pub(crate) threads: usize,
     tuning: Tuned,
     kv_dtype: String,
     /// Weights that every step reads.

@@ -105,7 +105,7 @@ pub(crate) fn finish<R: Reported>(
             let noise = noise.map(|noise| format!("the run was in {}\n", noise.words()));
             let reads = record(report, None).header().reads.filter(BesideBaseline::differs);
             let reads = reads.map(|reads| reads.words() + "\n");
-            render(report) + &noise.unwrap_or_default() + &reads.unwrap_or_default()
+            render(report) + &reads.unwrap_or_default() + &noise.unwrap_or_default()
         }
     };
     write(&text, report.is_interrupted())
