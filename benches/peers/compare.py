@@ -36,11 +36,12 @@ PARTS = {
     "openvino": ["pipeline", "continuous batching"],
     "openvino-ir": ["pipeline", "continuous batching"],
 }
-# The kernel tables of Pelton: what oneDNN calls the same instructions, what OpenVINO must be told besides
-# since it looks at the processor, too, and features with and without which llama.cpp must have been built.
+# OpenVINO without bf16, and without VNNI: its products of quantized activations take VNNI wherever
+# the processor has it.
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
-# Its products of quantized activations take VNNI wherever the processor has it.
 NO_VNNI = F32 | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+# The kernel tables of Pelton: the name of the same instructions in oneDNN, properties of OpenVINO,
+# and features that a build of llama.cpp must have and lack.
 ISAS = {
     "avx2": ("AVX2", NO_VNNI, ["AVX2"], ["AVX_VNNI", "AVX512", "AMX_INT8"]),
     "avxvnni": ("AVX2_VNNI", F32, ["AVX_VNNI"], ["AVX512", "AMX_INT8"]),

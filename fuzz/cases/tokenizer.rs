@@ -9,8 +9,13 @@ const TEXT: &str =
     "Once upon a time, 1234!\n\n\t<|im_start|>caf\u{e9} \u{65e5}\u{672c} \u{1f600}\u{301}";
 
 pub(crate) fn run(bytes: &[u8]) {
-    let Ok(tokenizer) = Tokenizer::from_bytes(bytes) else { return };
-    let tokenizer = Arc::new(tokenizer);
+    if let Ok(tokenizer) = Tokenizer::from_bytes(bytes) {
+        encode(Arc::new(tokenizer));
+    }
+}
+
+/// Encodes a text with and without special tokens, and decodes it.
+pub(crate) fn encode(tokenizer: Arc<Tokenizer>) {
     for add_special in [false, true] {
         let options = EncodeOptions { add_special, parse_special: !add_special };
         let Ok(tokens) = tokenizer.encode_with(TEXT, options) else { continue };

@@ -1,12 +1,16 @@
-//! Any files of a folder without a `tokenizer.json` are a tokenizer whose ids stay inside its vocabulary, or
-//! an error of one line; never a panic.
+//! Any files of a folder without a `tokenizer.json` are a tokenizer whose ids stay inside its
+//! vocabulary, or an error of one line; never a panic.
 //!
-//! An input is `kind:u8 len:u16`, then the first file of this length and a second one of what is left.
+//! An input is `kind:u8 len:u16`, then the first file of this length and a second one of the rest.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
-use pelton_text::{EncodeOptions, Tokenizer};
+use pelton_text::Tokenizer;
+
+#[path = "tokenizer.rs"]
+#[allow(dead_code, reason = "only what it does with a tokenizer")]
+mod tokenizer;
 
 /// The two files of each kind.
 const KINDS: [[&str; 2]; 6] = [
@@ -39,24 +43,11 @@ pub(crate) fn run(bytes: &[u8]) {
         std::fs::write(FOLDER.join(name), bytes).expect("written");
     }
     match Tokenizer::from_folder(&FOLDER) {
-        Ok(tokenizer) => encode(Arc::new(tokenizer)),
+        Ok(tokenizer) => tokenizer::encode(Arc::new(tokenizer)),
         Err(error) => {
             let message = error.to_string();
             assert!(!message.contains('\n'), "{message:?}");
         }
     }
     names.iter().for_each(|name| std::fs::remove_file(FOLDER.join(name)).expect("removed"));
-}
-
-fn encode(tokenizer: Arc<Tokenizer>) {
-    for add_special in [false, true] {
-        let options = EncodeOptions { add_special, parse_special: !add_special };
-        let Ok(tokens) = tokenizer.encode_with(TEXT, options) else { continue };
-        let mut detokenizer = tokenizer.detokenizer(false);
-        for token in tokens {
-            assert!((token.0 as usize) < tokenizer.vocab_size(), "{token:?}");
-            detokenizer.push(token);
-        }
-        detokenizer.flush();
-    }
 }

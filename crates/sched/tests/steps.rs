@@ -1,4 +1,5 @@
-//! The time of each step beside requests that generate, in priced nanoseconds, and what the prices count.
+//! The time of each step beside requests that generate, in priced nanoseconds, and the work that
+//! the prices count.
 
 mod flood;
 

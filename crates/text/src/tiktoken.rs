@@ -33,9 +33,9 @@ const MAX_FILE_BYTES: u64 = 32 << 20;
 /// Longest token, in bytes: all ways to cut it are looked at.
 const MAX_TOKEN_BYTES: usize = 512;
 
-/// Most bytes of all merges; those of Kimi take 4 MB. Tokens that are parts of one another in many ways
-/// could have a hundred times as many as the file.
-const MAX_MERGE_BYTES: usize = 64 << 20;
+/// Most bytes of all merges. Tokens that are parts of one another in many ways could have a hundred
+/// times as many as the file has bytes.
+const MAX_MERGE_BYTES: usize = 128 << 20;
 
 /// Tokens after those of the file, for special ones.
 const N_RESERVED: usize = 256;
@@ -158,8 +158,8 @@ fn ranks(text: &str) -> Result<Vec<Vec<u8>>, String> {
     Ok(tokens.into_iter().flatten().collect())
 }
 
-/// The merges of a vocabulary, best first: of one token, in the order of the ranks of its parts. `None`
-/// where they take more than `max_bytes`.
+/// The merges of a vocabulary, best first: of one token, in the order of the ranks of its parts.
+/// `None` where they take more than `max_bytes`.
 fn merges(tokens: &[Vec<u8>], max_bytes: usize) -> Option<Vec<Vec<u8>>> {
     let ranks: HashMap<&[u8], usize> =
         tokens.iter().enumerate().map(|(rank, token)| (token.as_slice(), rank)).collect();

@@ -72,7 +72,7 @@ impl Goal {
         Some(bound)
     }
 
-    /// What was measured, in each round.
+    /// The measured figures, one for each round.
     fn rounds(self, turns: &Turns, format: &str, kernels: &str) -> Vec<f64> {
         match self {
             Self::Bandwidth => {

@@ -1,5 +1,5 @@
-//! `performance`: measures this machine with each instruction set that it has, and writes the tables of
-//! `docs/performance.md`.
+//! `performance`: measures this machine with each instruction set that it has, and writes the
+//! tables of `docs/performance.md`.
 //!
 //! ```text
 //! round 1    q8_0    avx2: model, products    avx512: model, products    ...
@@ -9,9 +9,9 @@
 //! page       medians of the rounds; ratios are formed within a round
 //! ```
 //!
-//! Each turn is a process of a built binary with `PELTON_KERNELS` set. Turns are written down as they
-//! end, so an interrupted run goes on where it stopped, and more rounds, formats or instruction sets can be
-//! added; turns of another machine or binary are refused.
+//! Each turn is a process of a built binary with `PELTON_KERNELS` set. Turns are written down as
+//! they end, so an interrupted run goes on where it stopped, and more rounds, formats or
+//! instruction sets can be added; turns of another machine or binary are refused.
 
 mod goals;
 mod page;
@@ -28,8 +28,11 @@ use serde_json::{Value, json};
 use crate::bench_model::{self, ShapeName};
 use turns::{Kind, Turn, Turns};
 
-/// The names that `PELTON_KERNELS` takes, but for `scalar`, which is no instruction set that one would buy.
+/// The names that `PELTON_KERNELS` takes, but for `scalar`, which every processor outdoes.
 const KERNELS: [&str; 5] = ["avx2", "avxvnni", "avx512", "avx512vnni", "amx"];
+
+/// The script that measures other engines.
+const COMPARE: &str = "benches/peers/compare.py";
 
 /// Measures this machine with each instruction set that it has, and writes docs/performance.md.
 #[derive(clap::Args, Debug)]
@@ -43,7 +46,7 @@ pub(crate) struct Args {
     /// Weight formats.
     #[arg(long, value_delimiter = ',', default_value = "q8_0,q4_0,q4_k,bf16")]
     formats: Vec<String>,
-    /// Instruction sets: avx2, avxvnni, avx512, avx512vnni, amx [default: all that the processor has].
+    /// Instruction sets: avx2, avxvnni, avx512, avx512vnni, amx [default: those of the processor].
     #[arg(long, value_delimiter = ',')]
     kernels: Vec<String>,
     /// Rounds, in each of which everything is measured once.
@@ -55,8 +58,8 @@ pub(crate) struct Args {
     /// Python with the packages of benches/peers, to measure other engines in each round too.
     #[arg(long, value_name = "PYTHON")]
     peers: Option<PathBuf>,
-    /// Python for llama.cpp with one instruction set, such as avx2=target/avx2/bin/python. By default the one
-    /// of --peers, which measures llama.cpp only with the instruction set that it was built for.
+    /// Python for llama.cpp with one instruction set, such as avx2=target/avx2/bin/python. By
+    /// default the one of --peers, whose llama.cpp has the instruction set that it was built for.
     #[arg(long, value_name = "KERNELS=PYTHON", requires = "peers")]
     llama_python: Vec<String>,
     /// Folder for models and for what was measured.
@@ -71,8 +74,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    // An unwritable page is better known before an hour of measuring than after it.
+    // Mistakes are better known before an hour of measuring than after it.
     let page = page::Page::open(&args.page)?;
+    check_peers(args)?;
     let (kernels, machine) = chosen_kernels(args)?;
     let header = header(args, &kernels, &machine)?;
     std::fs::create_dir_all(&args.folder)
@@ -97,7 +101,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the page says about all turns. They are of one table if the part `same` is.
+/// Facts about all turns that the page tells. Turns are of one table if the part `same` is equal.
 fn header(args: &Args, kernels: &[String], machine: &Value) -> anyhow::Result<Value> {
     let binary = std::fs::metadata(&args.binary).with_context(|| {
         format!("{}: build it with `cargo build --release`", args.binary.display())
@@ -131,8 +135,8 @@ fn commit() -> String {
     format!("{}{}", id.trim(), if is_changed { "+" } else { "" })
 }
 
-/// The instruction sets to measure: the named ones, or all that the processor has. With the machine, as a
-/// report describes it.
+/// The instruction sets to measure: the named ones, or all that the processor has. With the
+/// machine, as a report describes it.
 fn chosen_kernels(args: &Args) -> anyhow::Result<(Vec<String>, Value)> {
     let names = if args.kernels.is_empty() {
         KERNELS.map(str::to_owned).to_vec()
@@ -164,6 +168,27 @@ fn chosen_kernels(args: &Args) -> anyhow::Result<(Vec<String>, Value)> {
         "this processor has no instruction set with kernels of its own"
     );
     Ok((chosen, machine))
+}
+
+/// Refuses interpreters for other engines that do not start, or whose instruction set has no name.
+fn check_peers(args: &Args) -> anyhow::Result<()> {
+    let mut pythons: Vec<&Path> = args.peers.iter().map(PathBuf::as_path).collect();
+    for pair in &args.llama_python {
+        let (kernels, python) = pair.split_once('=').unwrap_or((pair, ""));
+        anyhow::ensure!(
+            KERNELS.contains(&kernels) && !python.is_empty(),
+            "--llama-python: expected KERNELS=PYTHON with one of {}, not `{pair}`",
+            KERNELS.join(", ")
+        );
+        pythons.push(Path::new(python));
+    }
+    for python in pythons {
+        let mut help = Command::new(python);
+        let output = help.args([COMPARE, "--help"]).output();
+        let output = output.with_context(|| format!("start {}", python.display()))?;
+        anyhow::ensure!(output.status.success(), "{COMPARE}: {}", last_words(&output.stderr));
+    }
+    Ok(())
 }
 
 /// All turns, in the order in which they are measured.
@@ -247,7 +272,7 @@ fn measure_peers(args: &Args, model: &Path, turn: &Turn) -> anyhow::Result<Value
     let python = args.peers.as_ref().context("invariant: turns of peers need their Python")?;
     let answer = args.folder.join("peers.json");
     let mut command = Command::new(python);
-    command.args(["benches/peers/compare.py", "--rounds", "1", "--generate", "32"]);
+    command.args([COMPARE, "--rounds", "1", "--generate", "32"]);
     command.args(["--engines", "llama.cpp,openvino", "--isa", &turn.kernels]);
     let of_kernels = |pair: &String| {
         pair.split_once('=').filter(|(of, _)| *of == turn.kernels).map(|(_, it)| it.to_owned())

@@ -233,8 +233,8 @@ pub(super) fn long_prompts(turns: &Turns, format: &str, kernels: &str) -> Vec<f6
     long.into_iter().zip(short).filter_map(ratio).collect()
 }
 
-/// A field of products with so many rows of inputs, in each round. A report may have other layouts besides,
-/// whose names contain the one that was asked for.
+/// A field of products with so many rows of inputs, in each round. A report may have other layouts
+/// besides, whose names contain the one that was asked for.
 pub(super) fn product(
     turns: &Turns,
     format: &str,

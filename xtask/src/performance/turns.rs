@@ -1,4 +1,4 @@
-//! What was measured, kept in a file as it is measured: a header, then a line for each turn.
+//! The file of measurements, written as they are made: a header, then a line for each turn.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::Context;
 use serde_json::{Value, json};
 
-/// What a turn measures.
+/// The subject of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     /// A model: prompts, decoding, batches, a context, verification.
@@ -60,8 +60,9 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Opens the file of an earlier run of the same machine, binary and model, or begins one. `is_fresh`
-    /// discards an earlier run. The commit stays that of the earlier run: what it wrote, the page, is a change.
+    /// Opens the file of an earlier run of the same machine, binary and model, or begins one.
+    /// `is_fresh` discards an earlier run. The commit stays that of the earlier run: the page that
+    /// it wrote is a change.
     ///
     /// # Errors
     ///
@@ -75,24 +76,25 @@ impl Turns {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(error).with_context(place),
         };
-        let mut reports = HashMap::new();
+        let (mut earlier, mut reports) = (Value::Null, HashMap::new());
         // The last line may have been cut off while it was written.
         let whole = kept.rfind('\n').map_or("", |end| &kept[..=end]);
         for (idx, line) in whole.lines().enumerate() {
             let line: Value = serde_json::from_str(line)
                 .with_context(|| format!("{}: line {}", place(), idx + 1))?;
             if idx == 0 {
-                refuse_another(&header["same"], &line["same"]).with_context(place)?;
-                header["commit"] = line["commit"].clone();
+                earlier = line;
             } else if let Some((turn, report)) = turn_of(&line) {
                 reports.insert(turn, report);
             }
         }
-        let file = if whole.is_empty() {
+        let file = if reports.is_empty() {
             let mut file = File::create(path).with_context(place)?;
             writeln!(file, "{header}").with_context(place)?;
             file
         } else {
+            refuse_another(&header["same"], &earlier["same"]).with_context(place)?;
+            header["commit"] = earlier["commit"].take();
             let file = OpenOptions::new().append(true).open(path).with_context(place)?;
             file.set_len(whole.len() as u64).with_context(place)?;
             file

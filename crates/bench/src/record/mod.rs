@@ -71,8 +71,8 @@ pub struct Header {
     /// Other work on the machine meanwhile; absent where that is not known, and in older reports.
     #[serde(default)]
     pub noise: Option<Noise>,
-    /// Reads from memory meanwhile beside those that `pelton doctor` found; absent where one of them was not
-    /// measured, and in older reports.
+    /// Reads from memory meanwhile beside those that `pelton doctor` found; absent where one of
+    /// them was not measured, and in older reports.
     #[serde(default)]
     pub reads: Option<BesideBaseline>,
 }

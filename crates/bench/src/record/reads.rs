@@ -1,7 +1,8 @@
 //! The speed of memory while a benchmark ran, beside what `pelton doctor` found.
 //!
-//! What others read from memory is seen in no counter of the processors, and the host of a virtual machine
-//! may place its processors so that they share a path to memory at one time and not at another.
+//! No counter of the processors shows what other programs read from memory, and the host of a
+//! virtual machine may place its processors so that they share a path to memory at one time and not
+//! at another.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +37,7 @@ impl BesideBaseline {
         (n_threads == machine.threads).then_some(Self { bytes_per_s, baseline_bytes_per_s })
     }
 
-    /// Whether the two are so far apart that figures which depend on memory do not hold at the other speed.
+    /// Whether the two are so far apart that figures of one do not hold at the other.
     pub fn differs(&self) -> bool {
         let factor = self.bytes_per_s / self.baseline_bytes_per_s;
         !(1.0 / MOST_FACTOR..=MOST_FACTOR).contains(&factor)

@@ -227,7 +227,7 @@ fn a_match_reaches_as_far_as_the_window_blocks_that_go_on_from_it() {
     };
     let all = queries.each_ref().map(|query| match_of(&mut kv, query, None));
     assert_eq!(all, [(6, 0), (3, 0), (5, 1)]);
-    // Where the last match parts from the cache, its window blocks are worth keeping: behind 11 tokens.
+    // Window blocks are worth keeping where the last match parts from the cache: behind 11 tokens.
     assert_eq!(kv.n_on_path, 11);
     // Behind 12 tokens, blocks 4 and 5 are read, and they are kept longest. The others are not
     // there.
