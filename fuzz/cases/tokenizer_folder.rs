@@ -8,9 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 use pelton_text::Tokenizer;
 
-#[path = "tokenizer.rs"]
-#[allow(dead_code, reason = "only what it does with a tokenizer")]
-mod tokenizer;
+use super::tokenizer::encode;
 
 /// The two files of each kind.
 const KINDS: [[&str; 2]; 6] = [
@@ -21,9 +19,6 @@ const KINDS: [[&str; 2]; 6] = [
     ["rwkv_vocab_v20230424.txt", "tokenizer_config.json"],
     ["tokenizer.model", "added_tokens.json"],
 ];
-
-const TEXT: &str =
-    "Once upon a time, 1234!\n\n\t<|im_start|>caf\u{e9} \u{65e5}\u{672c} \u{1f600}\u{301}";
 
 /// A folder of this process in memory, where the system has such folders.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -43,7 +38,7 @@ pub(crate) fn run(bytes: &[u8]) {
         std::fs::write(FOLDER.join(name), bytes).expect("written");
     }
     match Tokenizer::from_folder(&FOLDER) {
-        Ok(tokenizer) => tokenizer::encode(Arc::new(tokenizer)),
+        Ok(tokenizer) => encode(Arc::new(tokenizer)),
         Err(error) => {
             let message = error.to_string();
             assert!(!message.contains('\n'), "{message:?}");

@@ -36,10 +36,11 @@ impl Page {
         Ok(Self { path: path.to_owned(), before: before.to_owned(), behind: behind.to_owned() })
     }
 
+    /// Replaces the part. The page is read again: it may have been edited since.
     pub(super) fn write(&self, measured: &str) -> anyhow::Result<()> {
-        let Self { path, before, behind } = self;
+        let Self { path, before, behind } = Self::open(&self.path)?;
         let text = format!("{before}{BEGINS}\n{}\n\n{ENDS}{behind}", measured.trim());
-        std::fs::write(path, text).with_context(|| path.display().to_string())
+        std::fs::write(&path, text).with_context(|| path.display().to_string())
     }
 }
 
@@ -58,6 +59,11 @@ mod tests {
             let wanted = format!("# Page\n{BEGINS}\n{}\n\n{ENDS}behind\n", measured.trim());
             assert_eq!(text, wanted);
         }
+        let page = Page::open(&path).expect("a page");
+        std::fs::write(&path, format!("# Edited\n{BEGINS}{ENDS}")).expect("writes");
+        page.write("newest").expect("writes");
+        let text = std::fs::read_to_string(&path).expect("reads");
+        assert_eq!(text, format!("# Edited\n{BEGINS}\nnewest\n\n{ENDS}"));
         for text in ["", BEGINS, "<!-- end of measured -->\n<!-- measured -->\n"] {
             std::fs::write(&path, text).expect("writes");
             let error = Page::open(&path).expect_err("no part to replace").to_string();

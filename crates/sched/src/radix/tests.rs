@@ -440,6 +440,18 @@ fn a_use_counts_less_the_longer_it_is_ago() {
 }
 
 #[test]
+fn a_snapshot_that_was_used_more_often_stays_longer() {
+    let mut tree = tree(Eviction::CostAware);
+    insert(&mut tree, "aabbcc", 0);
+    insert(&mut tree, "ddeeff", 10);
+    attach(&mut tree, "aabbcc", 0);
+    attach(&mut tree, "ddeeff", 1);
+    (0..4).for_each(|_| use_snapshot(&mut tree, "aabbcc", 0));
+    (0..2).for_each(|_| use_snapshot(&mut tree, "ddeeff", 1));
+    assert_eq!(tree.forget_snapshot(), Some(SnapshotId(1)), "four uses and two late ones");
+}
+
+#[test]
 #[should_panic(expected = "number of blocks")]
 fn a_tree_that_contradicts_itself_is_found_out() {
     let mut tree = tree(Eviction::Lru);
