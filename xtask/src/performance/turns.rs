@@ -125,6 +125,22 @@ impl Turns {
         (1..=self.n_rounds()).filter_map(|round| self.report(&turn(round))).collect()
     }
 
+    /// The reports of two kinds in each round that has both.
+    pub(super) fn pairs(
+        &self,
+        format: &str,
+        kernels: &str,
+        kinds: [Kind; 2],
+    ) -> Vec<(&Value, &Value)> {
+        let turn =
+            |round, kind| Turn { round, format: format.into(), kernels: kernels.into(), kind };
+        let pair = |round| {
+            let [a, b] = kinds.map(|kind| self.report(&turn(round, kind)));
+            a.zip(b)
+        };
+        (1..=self.n_rounds()).filter_map(pair).collect()
+    }
+
     pub(super) fn n_rounds(&self) -> u64 {
         self.header["rounds"].as_u64().unwrap_or_default()
     }
