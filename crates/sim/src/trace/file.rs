@@ -129,10 +129,8 @@ impl TraceReader {
 
     fn parse(&mut self) -> Result<Option<TraceRequest>, FieldError> {
         let wrong = |expected, got: &[u8]| {
-            // Without its line break, so that the error has one line.
-            let got = got.trim_ascii_end();
-            let got = String::from_utf8_lossy(&got[..got.len().min(40)]).into_owned();
-            FieldError { field: "line", expected, got }
+            let got = String::from_utf8_lossy(&got[..got.len().min(40)]);
+            FieldError::new("line", expected, &got)
         };
         if self.bytes.len() > FOREIGN_LINE_BYTES {
             return Err(wrong("at most 65536 bytes long", &self.bytes));
@@ -159,9 +157,8 @@ impl TraceReader {
         };
         let Some(request) = parsed else { return Ok(None) };
         if request.at_ns < self.last_ns {
-            let got = text.split_ascii_whitespace().next().unwrap_or_default().to_owned();
-            let expected = "no earlier than in the line above";
-            return Err(FieldError { field: "at_ms", expected, got });
+            let got = text.split_ascii_whitespace().next().unwrap_or_default();
+            return Err(FieldError::new("at_ms", "no earlier than in the line above", got));
         }
         self.last_ns = request.at_ns;
         Ok(Some(request))

@@ -40,13 +40,17 @@ pub struct FieldError {
     pub field: &'static str,
     /// The values that are allowed.
     pub expected: &'static str,
-    /// The value found, cut to a printable length.
+    /// The value found, of one line: cut to a printable length, control characters escaped.
     pub got: String,
 }
 
 impl FieldError {
     pub(super) fn new(field: &'static str, expected: &'static str, got: &str) -> Self {
-        Self { field, expected, got: got.chars().take(40).collect() }
+        let mut shown = String::new();
+        for c in got.trim_end().chars().take(40) {
+            if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
+        }
+        Self { field, expected, got: shown }
     }
 }
 
@@ -201,6 +205,12 @@ mod tests {
 
     fn parse(line: &str) -> Result<Option<TraceRequest>, FieldError> {
         parse_line(line, &mut Tenants::default())
+    }
+
+    #[test]
+    fn an_error_has_one_line_whatever_it_quotes() {
+        let error = FieldError::new("line", "an object", "{\0\u{7}\nx\u{3ca}\r\n").to_string();
+        assert_eq!(error, "`line` must be an object, got `{\\u{0}\\u{7}\\nx\u{3ca}`");
     }
 
     #[test]
