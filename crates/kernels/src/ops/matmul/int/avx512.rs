@@ -5,10 +5,10 @@
 //! without      as on AVX2 (see there), on registers of twice the width
 //! ```
 //!
-//! Without VNNI the signs of weights of 8 bits go to the activations by a mask. Tried and dropped, in
-//! a program of its own (six rows, GOP/s of a Zen 5 core, 377 as it is, 500 without any sign): signs
-//! by exclusive or, with the sums of the negative weights added once per group (310); weights widened
-//! to 16 bits once for all rows, activations of 16 bits (377).
+//! Without VNNI the signs of weights of 8 bits go to the activations by a mask. Tried and dropped,
+//! in a program of its own (six rows, GOP/s of a Zen 5 core, 377 as it is, 500 without any sign):
+//! signs by exclusive or, with the sums of the negative weights added once per group (310); weights
+//! widened to 16 bits once for all rows, activations of 16 bits (377).
 
 use std::arch::x86_64::*;
 
