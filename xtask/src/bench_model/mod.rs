@@ -259,20 +259,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let grown = args.of.as_ref().map(|folder| Grown::open(folder, shape)).transpose()?;
         let weights = grown.as_ref().map_or(Weights::Random(shape), Weights::Grown);
         folder::write(&args.out, &weights, wished, usize::from(args.shards))?;
-        println!("{} is written", args.out.display());
-        Ok(())
     } else {
-        write(args.shape, &args.format, &args.out)
+        write(args.shape, &args.format, &args.out)?;
     }
+    println!("{} is written", args.out.display());
+    Ok(())
 }
 
-/// Writes a GGUF file in the shape of a published model, and says so.
+/// Writes a GGUF file in the shape of a published model.
 pub(crate) fn write(shape: ShapeName, format: &str, out: &Path) -> anyhow::Result<()> {
     let (shape, wished) = (shape.shape(), format_of_name(format)?);
     anyhow::ensure!(!shape.is_folder(), "this shape is written as a model folder only");
     write_gguf(out, shape, wished)?;
     print_fallbacks(shape, wished);
-    println!("{} is written", out.display());
     Ok(())
 }
 

@@ -82,10 +82,7 @@ impl Goal {
                 tables::product(turns, format, kernels, rows, "arithmetic_percent")
             }
             Self::SixRows => tables::verification(turns, format, kernels),
-            Self::LongPrompt => {
-                let ratios = tables::long_prompts(turns, format, kernels);
-                ratios.into_iter().map(|ratio| 100.0 * ratio).collect()
-            }
+            Self::LongPrompt => tables::long_prompts(turns, format, kernels),
             Self::Beside(figure) => beside_best(turns, format, kernels, figure),
         }
     }

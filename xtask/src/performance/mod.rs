@@ -77,8 +77,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     // Mistakes are better known before an hour of measuring than after it.
     let page = page::Page::open(&args.page)?;
     check_peers(args)?;
+    let binary = identity(&args.binary)?;
     let (kernels, machine) = chosen_kernels(args)?;
-    let header = header(args, &kernels, &machine)?;
+    let header = header(args, &binary, &kernels, &machine);
     std::fs::create_dir_all(&args.folder)
         .with_context(|| format!("create {}", args.folder.display()))?;
     let mut turns = Turns::open(&args.folder.join("turns.jsonl"), &header, args.fresh)?;
@@ -101,17 +102,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Length and time of change of a binary, which tell it from another build.
+fn identity(binary: &Path) -> anyhow::Result<Value> {
+    let file = std::fs::metadata(binary)
+        .with_context(|| format!("{}: build it with `cargo build --release`", binary.display()))?;
+    let modified = file.modified()?.duration_since(std::time::UNIX_EPOCH)?.as_secs();
+    Ok(json!([file.len(), modified]))
+}
+
 /// Facts about all turns that the page tells. Turns are of one table if the part `same` is equal.
-fn header(args: &Args, kernels: &[String], machine: &Value) -> anyhow::Result<Value> {
-    let binary = std::fs::metadata(&args.binary).with_context(|| {
-        format!("{}: build it with `cargo build --release`", args.binary.display())
-    })?;
-    let modified = binary.modified()?.duration_since(std::time::UNIX_EPOCH)?.as_secs();
-    Ok(json!({
+fn header(args: &Args, binary: &Value, kernels: &[String], machine: &Value) -> Value {
+    json!({
         "same": {
             "cpu": machine["cpu"],
             "threads": machine["threads"],
-            "binary": [binary.len(), modified],
+            "binary": binary,
             "shape": args.shape.name(),
             "long": args.long,
         },
@@ -119,7 +124,7 @@ fn header(args: &Args, kernels: &[String], machine: &Value) -> anyhow::Result<Va
         "formats": args.formats,
         "kernels": kernels,
         "rounds": args.rounds,
-    }))
+    })
 }
 
 /// The commit at hand, with a `+` where files differ from it; empty outside a repository.
@@ -157,9 +162,7 @@ fn chosen_kernels(args: &Args) -> anyhow::Result<(Vec<String>, Value)> {
                 machine = report["report"]["machine"].take();
                 chosen.push(name);
             }
-            Err(why) if args.kernels.is_empty() && args.binary.exists() => {
-                eprintln!("without {name}: {why:#}");
-            }
+            Err(why) if args.kernels.is_empty() => eprintln!("without {name}: {why:#}"),
             Err(why) => return Err(why.context(format!("--kernels {name}"))),
         }
     }
@@ -262,8 +265,13 @@ fn measure(args: &Args, models: &Models<'_>, turn: &Turn) -> anyhow::Result<Valu
         Kind::Peers => return measure_peers(args, &model, turn),
     }
     let report = answer_of(command.env("PELTON_KERNELS", &turn.kernels))?;
-    let is_empty = |key: &str| report[key].as_array().is_some_and(Vec::is_empty);
-    anyhow::ensure!(!is_empty("measures"), "nothing was measured");
+    let layout = tables::layout(&turn.format);
+    let is_of_layout = |row: &Value| row["variant"] == layout.as_str();
+    let has_layout = || report["rows"].as_array().is_some_and(|rows| rows.iter().any(is_of_layout));
+    anyhow::ensure!(
+        turn.kind != Kind::Products || has_layout(),
+        "`bench kernels` has no products of a layout `{layout}`"
+    );
     Ok(report)
 }
 

@@ -85,10 +85,7 @@ fn models(turns: &Turns, kernels: &str) -> String {
         let rate = |name: &str| {
             show(Spread::of(reports.iter().filter_map(|report| rate(report, name))), 1.0)
         };
-        let share = |name: &str, of: &str| {
-            let percents = reports.iter().filter_map(|report| figure(report, name)?[of].as_f64());
-            Spread::of(percents).map_or("-".into(), |spread| format!("{:.0} %", spread.median))
-        };
+        let share = |name: &str, of: &str| percent(shares(turns, format, kernels, name, of));
         let _ = write!(
             text,
             "| {} | {} | {} | {} | {} | {} | {} | {} | {} |",
@@ -107,9 +104,7 @@ fn models(turns: &Turns, kernels: &str) -> String {
             let rounds = turns.rounds(format, kernels, Kind::Long);
             let name = format!("prefill {long}");
             let rates = rounds.iter().filter_map(|report| self::rate(report, &name));
-            let ratios = Spread::of(long_prompts(turns, format, kernels));
-            let ratio =
-                ratios.map_or("-".into(), |spread| format!("{:.0} %", 100.0 * spread.median));
+            let ratio = percent(long_prompts(turns, format, kernels));
             let _ = write!(text, " {} | {ratio} |", show(Spread::of(rates), 1.0));
         }
         text.push('\n');
@@ -142,11 +137,13 @@ fn products(turns: &Turns, kernels: &str) -> String {
         let _ = write!(text, "| {} |", layout(format));
         for rows in ROWS {
             let speeds = product(turns, format, kernels, rows, "ops_per_s");
-            let share = Spread::of(product(turns, format, kernels, rows, "arithmetic_percent"));
-            let share =
-                share.filter(|_| rows > 1).map(|spread| format!(", {:.0} %", spread.median));
-            let _ =
-                write!(text, " {}{} |", show(Spread::of(speeds), 1e-9), share.unwrap_or_default());
+            let _ = write!(text, " {}", show(Spread::of(speeds), 1e-9));
+            // One row of inputs is bound by memory.
+            if rows > 1 {
+                let shares = product(turns, format, kernels, rows, "arithmetic_percent");
+                let _ = write!(text, ", {}", percent(shares));
+            }
+            text += " |";
         }
         text.push('\n');
     }
@@ -223,10 +220,10 @@ pub(super) fn verification(turns: &Turns, format: &str, kernels: &str) -> Vec<f6
     turns.rounds(format, kernels, Kind::Model).into_iter().filter_map(ratio).collect()
 }
 
-/// The speed of the long prompt over that of 512 tokens, in each round.
+/// The speed of the long prompt in percent of that of 512 tokens, in each round.
 pub(super) fn long_prompts(turns: &Turns, format: &str, kernels: &str) -> Vec<f64> {
     let name = format!("prefill {}", turns.header()["same"]["long"]);
-    let ratio = |(long, short)| Some(rate(long, &name)? / rate(short, "prefill 512")?);
+    let ratio = |(long, short)| Some(100.0 * rate(long, &name)? / rate(short, "prefill 512")?);
     let pairs = turns.pairs(format, kernels, [Kind::Long, Kind::Model]);
     pairs.into_iter().filter_map(ratio).collect()
 }
@@ -266,6 +263,11 @@ fn figure<'a>(report: &'a Value, name: &str) -> Option<&'a Value> {
 
 fn rate(report: &Value, name: &str) -> Option<f64> {
     figure(report, name)?["tokens_per_s"]["median"].as_f64()
+}
+
+/// The median of shares.
+fn percent(shares: Vec<f64>) -> String {
+    Spread::of(shares).map_or("-".to_owned(), |spread| format!("{:.0} %", spread.median))
 }
 
 fn show(spread: Option<Spread>, scale: f64) -> String {

@@ -45,7 +45,8 @@ pub trait Reported: Serialize {
     /// Whether the run ended before all was measured.
     fn is_interrupted(&self) -> bool;
 
-    /// The speed of reads from memory that it measured meanwhile, if it did.
+    /// The speed of reads from memory that it measured meanwhile, if it did. Each kind says so
+    /// itself, so that none forgets it.
     fn reads(&self) -> Option<Reads>;
 }
 

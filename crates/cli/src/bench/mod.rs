@@ -99,12 +99,13 @@ pub(crate) fn finish<R: Reported>(
     noise: Option<Noise>,
     as_json: bool,
 ) -> Result<()> {
+    let record = record(report, noise);
     let text = match as_json {
-        true => serde_json::to_string(&record(report, noise))? + "\n",
+        true => serde_json::to_string(&record)? + "\n",
         false => {
-            let noise = noise.map(|noise| format!("the run was in {}\n", noise.words()));
-            let reads = record(report, None).header().reads.filter(BesideBaseline::differs);
+            let reads = record.header().reads.filter(BesideBaseline::differs);
             let reads = reads.map(|reads| reads.words() + "\n");
+            let noise = noise.map(|noise| format!("the run was in {}\n", noise.words()));
             render(report) + &reads.unwrap_or_default() + &noise.unwrap_or_default()
         }
     };
