@@ -31,6 +31,8 @@ fn a_pelton_is_measured_by_the_clock_and_by_concurrency_on_both_routes() {
         }
         assert!(report["itl_ms"]["n"].as_u64().is_some_and(|n| n > 0), "{report}");
         let is_by_clock = more[0] == "--rate";
+        let words = if is_by_clock { ", 50 per second" } else { ", 3 clients" };
+        assert!(told["workload"].as_str().is_some_and(|told| told.contains(words)), "{told}");
         assert_eq!(report["sent_late_ms"]["n"].as_u64(), is_by_clock.then_some(8));
         assert!(report["totals"].is_null() && report["all"]["queue_ms"].is_null());
     }

@@ -150,7 +150,13 @@ fn the_real_engine_serves_a_workload_by_the_clock_and_by_concurrency() {
         let common = ["bench", "load", "--scale", "0.05", "-n", "8", "--threads", "2", "--json"];
         pelton(&[&common, more].concat()).json()
     };
-    for told in [load(&["--rate", "50"]), load(&["--concurrency", "3"])] {
+    for (more, words) in
+        [(["--rate", "50"], ", 50 per second"), (["--concurrency", "3"], ", 3 clients")]
+    {
+        let told = load(&more);
+        let workload = told["workload"].as_str().expect("words");
+        assert!(workload.contains(words), "{workload}");
+        assert_eq!(workload.contains("per second"), more[0] == "--rate", "{workload}");
         let report = &told["variants"][0]["report"];
         assert_eq!((&report["offered"], &report["all"]["finished"]), (&8.into(), &8.into()));
         assert!(report["totals"]["steps"].as_u64().is_some_and(|n| n > 0), "{report}");

@@ -4,7 +4,7 @@ use pelton_sim::Random;
 use serde_json::json;
 
 use super::*;
-use crate::record::{BesideBaseline, Noise};
+use crate::record::{Baseline, BesideBaseline, Noise};
 
 /// Names of the figures of a synthetic report.
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -60,6 +60,28 @@ fn a_run_of_a_noisy_minute_is_noted() {
         found
             .iter()
             .any(|warning| warning.starts_with("a run was in a noisy minute: other programs"))
+    };
+    assert!(is_noted(true, false) && is_noted(false, true) && !is_noted(false, false));
+}
+
+#[test]
+fn a_baseline_of_a_noisy_minute_is_noted() {
+    let run = |is_noisy: bool| {
+        let mut run = of(&json!([]));
+        run.report.machine.baseline = Some(Baseline {
+            measured_at: 1,
+            is_noisy,
+            read_bytes_per_s: 50e9,
+            f32_ops_per_s: 1.0,
+            bf16_ops_per_s: None,
+            f16_ops_per_s: None,
+            int8_ops_per_s: None,
+        });
+        run
+    };
+    let is_noted = |a: bool, b: bool| {
+        let found = warnings(&[(run(a), run(b))]);
+        found.iter().any(|warning| warning.starts_with("the baseline of the machine"))
     };
     assert!(is_noted(true, false) && is_noted(false, true) && !is_noted(false, false));
 }

@@ -190,7 +190,8 @@ impl BenchServeArgs {
     /// As of [`RemoteArgs::config`].
     pub(crate) fn config(&self, trace: &Trace, texts: Option<&Arc<Texts>>) -> Result<Config> {
         let n_requests = self.workload.n_requests(trace);
-        self.server.config((self.workload.describe(trace), texts), n_requests, self.pace())
+        let pace = self.pace();
+        self.server.config((self.workload.describe(trace, pace), texts), n_requests, pace)
     }
 
     /// The arrival of requests.

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use pelton_base::limits;
+use pelton_bench::Pace;
+use pelton_bench::sweep::Load;
 use pelton_sched::TenantConfig;
 use pelton_sim::report::Grouping;
 use pelton_sim::trace::{ArrivalKind, Tenants, Trace, TraceFile, Workload, WorkloadKind, save};
@@ -166,30 +168,40 @@ impl WorkloadArgs {
         Grouping { tenants: trace.tenants(), long_prompt_tokens }
     }
 
-    /// What is served, in words.
-    pub(crate) fn describe(&self, trace: &Trace) -> String {
+    /// What is served, and how its requests arrive, in words.
+    pub(crate) fn describe(&self, trace: &Trace, pace: Pace) -> String {
         let n = self.n_requests(trace);
+        let clients = match pace {
+            Pace::Clock => None,
+            Pace::Concurrency(n) => Some(Load::Clients(n).name()),
+        };
         match (trace, &self.trace) {
             (Trace::Workload(workload), _) => {
-                let (name, rate) = (workload.kind().name(), workload.rate());
+                let name = workload.kind().name();
                 let scale = match workload.scale() {
                     1.0 => String::new(),
                     scale => format!(", lengths times {scale}"),
                 };
-                let arrivals = match workload.arrivals() {
-                    kind if kind == workload.kind().default_arrivals() => String::new(),
-                    kind => format!(" ({})", kind.name()),
-                };
+                let arrivals = clients.unwrap_or_else(|| {
+                    let rate = workload.rate();
+                    match workload.arrivals() {
+                        kind if kind == workload.kind().default_arrivals() => {
+                            format!("{rate} per second")
+                        }
+                        kind => format!("{rate} per second ({})", kind.name()),
+                    }
+                });
                 let lengths = workload.lengths().map_or_else(String::new, |(input, output)| {
                     format!(", {input} + {output} tokens each")
                 });
                 let seed = self.seed;
-                format!(
-                    "{name}, {n} requests, {rate} per second{arrivals}{scale}{lengths}, seed {seed}"
-                )
+                format!("{name}, {n} requests, {arrivals}{scale}{lengths}, seed {seed}")
             }
-            (Trace::File(_), Some(path)) => format!("{}, {n} requests", path.display()),
-            (Trace::File(_), None) => format!("{n} requests"),
+            (Trace::File(_), path) => {
+                let path = path.as_ref().map(|path| path.display().to_string());
+                let parts = [path, Some(format!("{n} requests")), clients];
+                parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+            }
         }
     }
 }

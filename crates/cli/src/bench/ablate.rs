@@ -78,7 +78,7 @@ pub(super) fn measure(args: &BenchAblateArgs) -> Result<()> {
     let first = stacked.iter().skip(1).take(1).cloned();
     let alone: Vec<Variant> = first.chain(subjects[n_stacked..].iter().map(variant)).collect();
     let name = model::reference(Some(&subjects[0].chosen.model))?.display_name();
-    let workload = format!("{}, {} clients", args.workload.describe(&trace), args.clients());
+    let workload = args.workload.describe(&trace, Pace::Concurrency(args.clients()));
     let mut report = Report::new(name, workload, &alone, &stacked);
     report.interrupted = *ended.as_ref().unwrap_or(&true);
     let printed = super::finish(&report, Report::render, noise, args.json);

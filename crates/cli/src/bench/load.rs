@@ -38,14 +38,14 @@ pub(super) fn load(args: &BenchLoadArgs) -> Result<()> {
     let noise = NoiseWatch::begin();
     let run = runtime.block_on(async {
         let mut interrupts = Interrupts::listen()?;
-        eprintln!("serving {}", workload.describe(&trace));
+        eprintln!("serving {}", workload.describe(&trace, config.pace));
         let progress = |at: pelton_bench::Progress<'_>| super::show(&bar, at);
         let run = drive(&llm, &trace, &config, interrupts.next(), &progress);
         run.await.map_err(super::failure)
     })?;
     let noise = noise.end(Worker::OwnOrElsewhere);
     bar.finish_and_clear();
-    let mut served = Served::new(workload.describe(&trace), describe(llm.info()));
+    let mut served = Served::new(workload.describe(&trace, config.pace), describe(llm.info()));
     served.add(llm.info().name.clone(), &run.ledger, workload.grouping(&trace));
     served.interrupted = run.is_interrupted;
     super::finish(&Driven(&served), |report| report.0.render(), noise, args.json)

@@ -104,7 +104,7 @@ async fn one(
         pelton_sim::trace::Trace::File(_) if args.workload.is_unbounded() => n_default,
         _ => u64::MAX,
     });
-    let words = args.workload.describe(&trace);
+    let words = args.workload.describe(&trace, pace);
     let mut config = args.server.config((words, texts), n_requests, pace)?;
     let words = config.workload.clone();
     config.first_number = if texts.is_some() { swept.n_requests } else { place * NUMBERS };

@@ -165,15 +165,18 @@ impl Bench<'_> {
         }
     }
 
-    /// Figures of a server. A server with fewer places than requests makes them wait in turn.
+    /// Figures of a server that always has the scenario's number of requests.
+    ///
+    /// A server with fewer places than requests makes the rest wait, so that the time of an answer is the
+    /// number of requests by those that end per second (Little's law).
     pub(super) fn figures(&self, state: &State) -> Figures {
         let scenario = self.wish.scenario;
         let (ttft_s, step_s, tokens) = self.times(state);
         let tpot_s = step_s / tokens;
-        let turns = scenario.batch.div_ceil(state.batch) as f64;
+        let requests_per_place = (scenario.batch as f64 / state.batch as f64).max(1.0);
         let generation_s = tpot_s * (scenario.output_tokens as f64 - 1.0);
         let own_s = ttft_s * state.batch as f64 + generation_s;
-        let answer_s = (turns + 1.0) / 2.0 * own_s;
+        let answer_s = requests_per_place * own_s;
         let n_tokens = (state.batch * scenario.output_tokens) as f64;
         let cost = |per_hour: f64| per_hour / 3600.0 * own_s / n_tokens * 1e6;
         Figures {

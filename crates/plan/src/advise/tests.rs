@@ -25,12 +25,14 @@ fn scenario(name: &str) -> Scenario {
     scenarios().into_iter().find(|scenario| scenario.name == name).expect("a scenario")
 }
 
-/// Advice on a machine with 24 GiB, in bf16 at first.
-fn advised(scenario: &Scenario, change: impl Fn(&mut Wish<'_>)) -> Advice {
-    let hardware = profiles().into_iter().find(|profile| profile.name == "rtx-4090");
-    let hardware = hardware.expect("a profile");
-    let mut wish = Wish {
-        hardware: &hardware,
+fn graphics_card() -> Hardware {
+    profiles().into_iter().find(|profile| profile.name == "rtx-4090").expect("a profile")
+}
+
+/// A machine with 24 GiB, and weights in bf16 at first.
+fn wish<'a>(hardware: &'a Hardware, scenario: &'a Scenario) -> Wish<'a> {
+    Wish {
+        hardware,
         memory_bytes: 24 * GIB,
         weights: Weights::Format(for_name("bf16").expect("a format")),
         scenario,
@@ -39,7 +41,13 @@ fn advised(scenario: &Scenario, change: impl Fn(&mut Wish<'_>)) -> Advice {
         price_per_hour: None,
         block_tokens: 16,
         step_tokens: 512,
-    };
+    }
+}
+
+/// Advice for a wish that is changed first.
+fn advised(scenario: &Scenario, change: impl Fn(&mut Wish<'_>)) -> Advice {
+    let hardware = graphics_card();
+    let mut wish = wish(&hardware, scenario);
     change(&mut wish);
     advise(&model(), &wish).expect("a speed is known")
 }
@@ -196,19 +204,8 @@ fn the_longest_request_has_its_context_and_its_memory() {
 
 #[test]
 fn requests_at_once_are_the_rate_times_the_time_of_each() {
-    let hardware = profiles().into_iter().find(|profile| profile.name == "rtx-4090");
-    let (hardware, scenario) = (hardware.expect("a profile"), scenario("chat"));
-    let wish = Wish {
-        hardware: &hardware,
-        memory_bytes: 24 * GIB,
-        weights: Weights::Format(for_name("bf16").expect("a format")),
-        scenario: &scenario,
-        goal: scenario.goal,
-        loss_percent: 1.0,
-        price_per_hour: None,
-        block_tokens: 16,
-        step_tokens: 512,
-    };
+    let (hardware, scenario) = (graphics_card(), scenario("chat"));
+    let wish = wish(&hardware, &scenario);
     let at = |rate: f64| concurrent(&model(), &wish, rate, 200).expect("a speed is known");
     let bench = Bench { model: &model(), wish: &wish };
     for rate in [0.01, 0.7, 1.5, 4.0] {
@@ -218,6 +215,22 @@ fn requests_at_once_are_the_rate_times_the_time_of_each() {
     }
     assert_eq!((at(0.01), at(f64::INFINITY)), (1, 200));
     assert!(at(4.0) > at(0.7), "{} {}", at(4.0), at(0.7));
+}
+
+#[test]
+fn an_answer_waits_for_a_place_as_little_s_law_says() {
+    let (hardware, scenario) = (graphics_card(), scenario("rag"));
+    let wish = wish(&hardware, &scenario);
+    let bench = Bench { model: &model(), wish: &wish };
+    let at = |n| bench.figures(&State::of_batch(&wish, n));
+    for n in 1..=4 {
+        let figures = at(n);
+        let answers_per_s = figures.output_tokens_per_s / scenario.output_tokens as f64;
+        let waiting = scenario.batch as f64 / answers_per_s;
+        assert!((figures.answer_s / waiting - 1.0).abs() < 1e-9, "{n}: {figures:?}");
+    }
+    // Places that no request takes do not make an answer faster.
+    assert!(at(8).answer_s >= at(4).answer_s, "{:?} {:?}", at(8), at(4));
 }
 
 #[test]
@@ -277,19 +290,6 @@ fn each_step_is_a_phase_with_its_measurement_after_that_of_the_plain_server() {
 
 #[test]
 fn nothing_is_advised_for_a_machine_of_unknown_speed() {
-    let hardware = profiles().pop().expect("a profile");
-    let unknown = Hardware { read_bandwidth: 0.0, ..hardware };
-    let scenario = scenario("chat");
-    let wish = Wish {
-        hardware: &unknown,
-        memory_bytes: GIB,
-        weights: Weights::Format(for_name("q8_0").expect("a format")),
-        scenario: &scenario,
-        goal: Goal::Latency,
-        loss_percent: 1.0,
-        price_per_hour: None,
-        block_tokens: 16,
-        step_tokens: 512,
-    };
-    assert!(advise(&model(), &wish).is_none());
+    let unknown = Hardware { read_bandwidth: 0.0, ..graphics_card() };
+    assert!(advise(&model(), &wish(&unknown, &scenario("chat"))).is_none());
 }
