@@ -3,10 +3,11 @@
 
     pip install guidellm==0.8.1
     benches/serve/agree.py MODEL.gguf [--guidellm guidellm] [--pelton target/release/pelton] [--rounds 3]
+    benches/serve/agree.py --url http://127.0.0.1:8399
 
-One `pelton serve` answers both in turn, with the same prompts and lengths of answers: a fixed number of
-requests at once, and then requests at equal distances. The server has one thread of two, so that neither
-generator takes time from it. Printed are medians over the rounds of what each generator reports.
+One `pelton serve`, or the server at `--url`, answers both in turn, with the same prompts and lengths of answers:
+a fixed number of requests at once, and then requests at equal distances. The server has one thread of two, so
+that neither generator takes time from it. Printed are medians over the rounds of what each generator reports.
 """
 
 import argparse
@@ -28,6 +29,9 @@ WORDS = "the old miller walked slowly down to the river and counted every boat t
 @contextlib.contextmanager
 def serving(args):
     """A running server; its address."""
+    if args.url:
+        yield args.url
+        return
     words = [args.pelton, "serve", "-m", args.model, "--port", "0", "--threads", args.threads, "--no-prefix-cache"]
     server = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True)
@@ -88,7 +92,8 @@ def of_guidellm(args, url, prompts, load, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("--url", help="a server that runs already")
     parser.add_argument("--pelton", type=Path, default=Path("target/release/pelton"))
     parser.add_argument("--guidellm", default="guidellm")
     parser.add_argument("--threads", type=int, default=1, help="computing threads of the server")
@@ -99,6 +104,8 @@ def main():
     parser.add_argument("--rate", type=float, default=0.5, help="requests per second at equal distances")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
+    if (args.model is None) == (args.url is None):
+        parser.error("expected a model or --url")
     print("| load | figure | pelton bench serve | GuideLLM | GuideLLM beside it |")
     print("|---|---|---|---|---|")
     with serving(args) as url, tempfile.TemporaryDirectory() as folder:

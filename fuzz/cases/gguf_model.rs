@@ -1,22 +1,15 @@
-//! Any bytes are a GGUF model whose spec, tensors and memory agree, with a vocabulary or without, or an
-//! error of one line; never a panic, never memory that the metadata merely claims.
-
-use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+//! Any bytes are a GGUF model whose spec, tensors and memory agree, with a vocabulary or without,
+//! or an error of one line; never a panic, never memory that the metadata merely claims.
 
 use pelton_model::{KvDtype, ModelFiles, check, inspect};
+use pelton_testkit::MemoryFolder;
 use pelton_text::GgufVocab;
 
-/// A file of this process in memory, where the system has such files.
-static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
-    let memory = Path::new("/dev/shm");
-    let root = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-    root.join(format!("pelton-fuzz-{}.gguf", std::process::id()))
-});
-
 pub(crate) fn run(bytes: &[u8]) {
-    std::fs::write(&*FILE, bytes).expect("written");
-    let files = match ModelFiles::open(&FILE) {
+    let folder = MemoryFolder::new();
+    let file = folder.path().join("m.gguf");
+    std::fs::write(&file, bytes).expect("written");
+    let files = match ModelFiles::open(&file) {
         Ok(files) => files,
         Err(error) => return one_line(&error.to_string()),
     };

@@ -5,7 +5,6 @@
 //! `offset:u24 byte` of a sound cache, whose checksums of head and table are made right afterwards.
 
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 
 use pelton_base::TokenId;
 use pelton_model::{
@@ -13,31 +12,42 @@ use pelton_model::{
     PackedCache, load_cpu,
 };
 use pelton_tensor::DType;
-use pelton_testkit::TinyModel;
+use pelton_testkit::{MemoryFolder, TinyModel};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A model in memory, where the system has such files, its cache, and its logits without one.
+/// A model, its cache, and its logits without one.
 struct Model {
+    _folder: MemoryFolder,
     path: PathBuf,
     cache: PathBuf,
     sound: Vec<u8>,
     logits: Vec<u32>,
 }
 
-static MODEL: LazyLock<Model> = LazyLock::new(|| {
-    let memory = Path::new("/dev/shm");
-    let root = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-    let path = root.join(format!("pelton-fuzz-{}.cached.gguf", std::process::id()));
-    let cache = PathBuf::from(format!("{}.pelton-packed", path.display()));
-    TinyModel::default().write_gguf(&path, DType::Q8_0);
-    let logits = logits(load(&path, None));
-    load(&path, Some(&PackedCache::Beside));
-    let sound = std::fs::read(&cache).expect("a cache");
-    Model { path, cache, sound, logits }
-});
+impl Model {
+    fn new() -> Self {
+        let folder = MemoryFolder::new();
+        let path = folder.path().join("cached.gguf");
+        let cache = folder.path().join("cached.gguf.pelton-packed");
+        TinyModel::default().write_gguf(&path, DType::Q8_0);
+        let logits = logits(load(&path, None));
+        load(&path, Some(&PackedCache::Beside));
+        let sound = std::fs::read(&cache).expect("a cache");
+        Self { _folder: folder, path, cache, sound, logits }
+    }
+}
+
+thread_local! {
+    // Unlike a static, a variable of a thread is dropped, and its folder with it.
+    static MODEL: Model = Model::new();
+}
 
 pub(crate) fn run(bytes: &[u8]) {
-    let Model { path, cache, sound, logits: expected } = &*MODEL;
+    MODEL.with(|model| run_with(model, bytes));
+}
+
+fn run_with(model: &Model, bytes: &[u8]) {
+    let Model { path, cache, sound, logits: expected, .. } = model;
     let Some((kind, rest)) = bytes.split_first() else { return };
     let file = if *kind == 0 { rest.to_vec() } else { patched(sound, rest) };
     std::fs::write(cache, file).expect("written");

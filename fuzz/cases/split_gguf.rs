@@ -3,19 +3,8 @@
 //!
 //! An input is `len:u16 len:u16`, then two parts of these lengths and a third of what is left.
 
-use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
-
 use pelton_tensor::{Gguf, GgufPartName, TensorSource};
-
-/// A folder of this process in memory, where the system has such folders.
-static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
-    let memory = Path::new("/dev/shm");
-    let root = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-    let folder = root.join(format!("pelton-fuzz-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    folder
-});
+use pelton_testkit::MemoryFolder;
 
 pub(crate) fn run(bytes: &[u8]) {
     let Some((head, rest)) = bytes.split_first_chunk::<4>() else { return };
@@ -24,7 +13,8 @@ pub(crate) fn run(bytes: &[u8]) {
     let (second, third) = rest.split_at(len(2).min(rest.len()));
     let parts = [first, second, third];
     let count = parts.iter().rposition(|part| !part.is_empty()).map_or(1, |last| last + 1);
-    let stem = FOLDER.join("m").to_string_lossy().into_owned();
+    let folder = MemoryFolder::new();
+    let stem = folder.path().join("m").to_string_lossy().into_owned();
     let name = |number| GgufPartName { stem: stem.clone(), number, count }.path();
     for (i, part) in parts[..count].iter().enumerate() {
         std::fs::write(name(i + 1), part).expect("written");
@@ -43,5 +33,4 @@ pub(crate) fn run(bytes: &[u8]) {
             }
         }
     }
-    (1..=count).for_each(|number| std::fs::remove_file(name(number)).expect("removed"));
 }

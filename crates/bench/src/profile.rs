@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::table::{Align, bytes, table};
 
-/// What a step does, beside its laps.
+/// The work of a step, beside its laps.
 #[derive(Clone, Debug)]
 pub(crate) struct StepWork {
     /// The step in words.

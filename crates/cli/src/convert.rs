@@ -15,7 +15,7 @@ use crate::model;
 use crate::progress::Progress;
 use crate::stats::bytes;
 
-/// What was written.
+/// The written files.
 #[derive(Debug, Serialize)]
 struct Report {
     input: String,
@@ -57,7 +57,7 @@ pub(crate) fn print(
     started: Instant,
     json: bool,
 ) -> Result<()> {
-    // What is told is what can be read back.
+    // The report is about the file as it can be read back.
     let written = ModelFiles::open(&outputs[0]).and_then(|written| {
         pelton_model::check(&written)?;
         inspect(&written, KvDtype::Bf16)

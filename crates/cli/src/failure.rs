@@ -107,7 +107,7 @@ impl Failure {
         self.code == BAD_INPUT
     }
 
-    /// What happened, without the hint.
+    /// The error, without the hint.
     pub(crate) fn message(&self) -> Option<&str> {
         self.message.as_deref()
     }

@@ -23,10 +23,10 @@ static STORY: &[u8] = include_bytes!("../model/story-q8_0.gguf");
 /// A model of a fifth of its parameters, to draft for it.
 static STORY_DRAFT: &[u8] = include_bytes!("../model/story-draft-q8_0.gguf");
 
-/// What the story-teller is called.
+/// Name of the story-teller.
 pub(crate) const STORY_NAME: &str = "story";
 
-/// What its draft model is called.
+/// Name of its draft model.
 const STORY_DRAFT_NAME: &str = "story-draft";
 
 /// Another name of the story-teller.

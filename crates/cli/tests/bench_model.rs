@@ -117,7 +117,7 @@ fn ctrl_c_prints_what_was_measured() {
     assert!(heard.any(|line| line.starts_with("round 2 ")), "it ended early");
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill starts").success());
-    // Whoever writes to a closed pipe fails: listen to the end.
+    // Writing to a closed pipe fails, so the test listens to the end.
     heard.for_each(drop);
     let output = child.wait_with_output().expect("the binary ends");
     assert_eq!(output.status.code(), Some(130));

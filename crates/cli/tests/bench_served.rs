@@ -176,7 +176,7 @@ fn ctrl_c_ends_a_simulation_with_what_there_was() {
     let args = ["bench", "sim", "-n", "100000", "--save-trace", saved, "--check"];
     let child = command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.expect("the binary starts");
-    // Whoever writes the file has begun to listen.
+    // The command listens for Ctrl-C before it writes the file.
     while !path.exists() {
         std::thread::yield_now();
     }

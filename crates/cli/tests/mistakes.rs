@@ -210,7 +210,7 @@ fn bytes(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// What the binary answers to a line.
+/// The binary's answer to a line.
 fn answer(line: &str, folder: &Path, port: &str) -> String {
     let (line, input) = line.split_once(" < ").unwrap_or((line, ""));
     let words = words(&line.replace("PORT", port));

@@ -20,8 +20,8 @@
 //!   proportions of the prior, whose scale `s` is itself fitted: one measured step is enough for
 //!   sane prices of all parts.
 //! * **Clipped residuals.** A step in which the thread lost its core says little about the next.
-//!   What is further off than three mean errors (more, where the prediction itself is unsure by the
-//!   usual `zᵀ A⁻¹ z`) counts as if it were that far. Four of them in a row on the same side are no
+//!   An error beyond three mean errors (more, where the prediction itself is unsure by the usual
+//!   `zᵀ A⁻¹ z`) counts as if it were that far. Four of them in a row on the same side are no
 //!   accident: the machine changed its pace, and all prices with it.
 //!
 //! A step costs about 600 multiplications and no allocation.

@@ -201,7 +201,7 @@ fn a_step_that_only_decodes_with_states_allocates_nothing() {
     }
 }
 
-/// What the loop learns from a step, and what it decides, for as many steps as make it decide.
+/// The loop measures steps and makes decisions, for as many steps as make it decide.
 fn measuring_and_steering_allocate_nothing() {
     const MS: u64 = 1_000_000;
     let slo = Slo { ttft: None, tpot: Some(Duration::from_millis(50)) };

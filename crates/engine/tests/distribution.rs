@@ -27,7 +27,7 @@ const VOCAB: usize = 256;
 const N_TOKENS: usize = 3;
 /// Requests of each count.
 const N_REQUESTS: u64 = 700;
-/// What each count is repeated with; their p-values are combined.
+/// Sets of requests with which each count is repeated; their p-values are combined.
 const N_SETS: u64 = 2;
 /// A right engine fails each of the counts below with this probability; seeds are fixed, so it either
 /// always does or never.
@@ -88,7 +88,7 @@ fn request(chain: &Chain, seed: u64) -> Ask {
     }
 }
 
-/// What ends an answer that may end.
+/// The token that ends an answer that may end.
 fn ends() -> Vec<TokenId> {
     (0..VOCAB as u32).step_by(2).map(TokenId).collect()
 }

@@ -1,5 +1,5 @@
-//! What a request may say about drafts: that it wants none, few, or those of one proposer; and what
-//! it may predict. Every answer is that of plain decoding.
+//! Wishes of a request about drafts: none, few, or those of one proposer; and texts that it
+//! predicts. Every answer is that of plain decoding.
 
 use crate::fake::{self, FakeExecutor};
 use pelton_base::{Ask, Drafting, SamplingParams, ServiceParams, TokenId, Usage};

@@ -50,7 +50,7 @@ fn collect(mut stream: TokenStream) -> Answer {
     while let Some(event) = stream.blocking_recv() {
         tokens.extend(event.tokens);
         if let Some(reason) = event.finish {
-            // What is cached depends on who came before, and is the only thing that does.
+            // Only the number of cached tokens depends on the requests before.
             let usage = Usage { cached_tokens: 0, ..event.usage };
             assert!(stream.blocking_recv().is_none(), "the end is the last event");
             return (tokens, reason, usage);

@@ -129,7 +129,7 @@ fn forced(method: SpecMethod) -> SpecConfig {
     }
 }
 
-/// What plain decoding says.
+/// The answer of plain decoding.
 static PLAIN: OnceLock<Vec<Vec<TokenId>>> = OnceLock::new();
 
 fn law_holds_for(method: SpecMethod) {

@@ -118,7 +118,7 @@ fn a_draft_across_the_place_where_an_answer_may_end_is_judged_row_by_row() {
             let n_odd = plain.ids().iter().take_while(|&&token| !is_end(token)).count();
             assert!(n_odd >= min_tokens, "{:?}", plain.ids());
             let right = plain.ids();
-            // What the model itself thinks likeliest, which is what it would say unmasked if greedy.
+            // The model's likeliest tokens, which are its greedy answer without a mask.
             let unmasked: Vec<TokenId> =
                 plain.tokens.iter().map(|sampled| sampled.top[0].0).collect();
             let drafted = generate(files, request.clone(), |n_there, drafts| {

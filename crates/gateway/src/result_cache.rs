@@ -1,7 +1,7 @@
 //! Whole answers, kept for the next request that is the same in every byte that matters.
 //!
-//! Bounded in bytes and in time. What has not been asked for longest goes first, and an answer that
-//! is older than its time to live is never given out.
+//! Bounded in bytes and in time. The result that was not asked for longest goes first, and an
+//! answer that is older than its time to live is never given out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

@@ -13,7 +13,7 @@
 //!   quotation mark: p95 0.8 ms, p99 2.0 ms over the schemas of `pelton bench grammar`.
 //! - More slices of other lengths do not help: the tokens of the next slice are still walked as far
 //!   as they fit.
-//! - With the sets of `plain`: p95 0.06 ms, p99 0.37 ms. What is left is building states of the lexer, 30
+//! - With the sets of `plain`: p95 0.06 ms, p99 0.37 ms. The rest is states of the lexer, 30
 //!   to 60 µs for each character of a bounded string that no mask of this answer has looked at
 //!   before. It was not moved to the compilation, which would take 10 ms for `maxLength` 200, nor
 //!   are states shared between answers, because an answer must not depend on others.

@@ -30,7 +30,7 @@ pub enum LlmError {
     NotAModel {
         /// The file.
         path: PathBuf,
-        /// What would be a model.
+        /// The files that would be a model.
         why: String,
     },
     /// The model cannot be downloaded from the hub.
@@ -324,7 +324,7 @@ pub enum MemoryUse {
 }
 
 impl LlmError {
-    /// What there is too little memory for, where that is the fault.
+    /// The use that there is too little memory for, where that is the fault.
     pub fn lacks_memory_for(&self) -> Option<MemoryUse> {
         match self {
             Self::Model(error) if error.lacks_memory() => Some(MemoryUse::Weights),

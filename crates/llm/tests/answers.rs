@@ -98,7 +98,7 @@ fn nothing_ends_an_answer_that_is_too_short() {
     let on = |min_tokens| one(&llm, "abc?", at_least(min_tokens, 50, &["?a", "bc"]));
     assert_eq!(on(8), ("abc?abc".to_owned(), stop, 9));
     assert_eq!(on(5), ("abc?a".to_owned(), stop, 7));
-    // What a character lacks is known when all is over, and is the text of the last token.
+    // A character that lacks bytes is known at the end alone, and is the text of the last token.
     let broken = |min_tokens| one(&llm, "ab€", at_least(min_tokens, 4, &["\u{fffd}"]));
     assert_eq!(broken(4), ("ab\u{fffd}".to_owned(), length, 4));
     assert_eq!(broken(3), ("ab".to_owned(), stop, 4));

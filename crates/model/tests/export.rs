@@ -113,7 +113,7 @@ fn what_files_of_a_family_cannot_say_is_refused_and_nothing_is_written() {
         let told = error.expect_err(name).to_string();
         assert!(told.contains(expected) && !out.exists(), "{name}: {told}");
     }
-    // What no checkpoint has, but a config can say.
+    // Values that no checkpoint has, but a config can say.
     for (name, field, value, expected) in [
         ("gpt-oss", "swiglu_limit", "5.0", "a perceptron in layer 0"),
         ("deepseek-v3", "rope_interleave", "false", "attention in layer 0"),

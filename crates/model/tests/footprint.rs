@@ -1,4 +1,4 @@
-//! What `inspect` says the weights will take is what loading allocates, for every layout.
+//! Loading allocates as much for weights as `inspect` says, for every layout.
 
 use std::path::Path;
 

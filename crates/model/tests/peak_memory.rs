@@ -17,7 +17,7 @@ use serde_json::json;
 const HIDDEN: usize = 512;
 /// Makes the embedding table and the head three bands each.
 const VOCAB: usize = 3 * BAND_BYTES / (4 * HIDDEN);
-/// What pages around a range and the process itself may add.
+/// Bytes that pages around a range and the process itself may add.
 const SLACK: u64 = 6 << 20;
 
 /// Writes a Llama of one layer in f32, in three shards with a matrix of three bands in two of them.

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 /// A tensor to be written: name, type, shape, bytes.
 struct Owned(String, DType, Vec<usize>, Vec<u8>);
 
-/// What a module becomes: the tensors of the method, and the weights that they stand for.
+/// A quantized module: the tensors of the method, and the weights that they stand for.
 type Quantize = fn(&str, [usize; 2], &[f32]) -> (Vec<Owned>, Vec<f32>);
 
 fn f32_bytes(values: &[f32]) -> Vec<u8> {

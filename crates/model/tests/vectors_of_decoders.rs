@@ -1,4 +1,4 @@
-//! What decoders make of whole texts, and what files say about vectors.
+//! Vectors that decoders make of whole texts, and what files say about them.
 
 use std::path::Path;
 

@@ -7,7 +7,7 @@ use pelton_model::{Compute, KvDtype, ModelFiles, inspect};
 use pelton_tensor::{DType, Safetensors, TensorSource, TensorView, write_safetensors};
 use serde_json::{Value, json};
 
-/// What a tensor of the text is called inside.
+/// The inner name of a tensor of the text.
 type Rename = fn(&str) -> String;
 
 /// As first written, since transformers 4.52, and by Idefics.

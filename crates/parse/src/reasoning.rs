@@ -13,7 +13,7 @@ pub struct ReasoningFormat {
     closes: &'static [&'static str],
     /// Text with which a model ends its thought.
     close: &'static str,
-    /// What follows the end of a thought and is no part of the answer.
+    /// Text that follows the end of a thought and is no part of the answer.
     before_answer: &'static str,
     /// Texts of chat templates that show it; each will do.
     marks: &'static [&'static str],

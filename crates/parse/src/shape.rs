@@ -21,7 +21,7 @@ pub(crate) use tags::{TagForm, parameters as tag_parameters};
 pub struct ShapeError {
     /// Place in the request.
     pub path: String,
-    /// What is wrong there, and what is expected.
+    /// The mistake there, and what is expected.
     pub reason: String,
 }
 

@@ -1,4 +1,4 @@
-//! What holds for any text and any format.
+//! Properties of any text and any format.
 
 #[allow(dead_code, reason = "shared by several tests")]
 mod common;

@@ -7,7 +7,8 @@ use pelton_parse::{
     tool_format_of_template,
 };
 
-/// What the templates of these models write around calls, and the formats of calls and thoughts.
+/// The text that the templates of these models write around calls, and the formats of calls and
+/// thoughts.
 const MARKS: &[(&str, &str, &str, &str)] = &[
     (
         "Qwen 2.5",

@@ -1,4 +1,4 @@
-//! What Python asks for, in the types of the library.
+//! Requests from Python, in the types of the library.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -62,7 +62,7 @@ fn is_apart(shape: &LayerShape, options: &Options) -> bool {
 }
 
 impl Apart {
-    /// What is written in the place of stored tensors, quantized matrices left out.
+    /// The tensors written in the place of stored ones, quantized matrices left out.
     pub(crate) fn of(files: &ModelFiles, shape: &LayerShape, options: &Options) -> Self {
         let mut apart = Self::default();
         if !is_apart(shape, options) {

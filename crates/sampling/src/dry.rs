@@ -42,7 +42,7 @@ pub struct DryPenalty {
     found: Vec<(TokenId, u32)>,
 }
 
-/// What ends a repetition.
+/// The tokens that end a repetition.
 #[derive(Debug)]
 struct Breakers {
     /// Tokens that are breakers of their own.

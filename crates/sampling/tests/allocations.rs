@@ -24,7 +24,7 @@ fn row(i: usize) -> Vec<f32> {
         .collect()
 }
 
-/// What few requests ask for.
+/// Choices that few requests ask for.
 fn rare(plain: &SamplingParams) -> Vec<(&'static str, SamplingParams)> {
     let dry = Dry { multiplier: 0.8, allowed_length: 0, ..Dry::default() };
     let xtc = Xtc { probability: 0.5, threshold: 0.001 };

@@ -124,7 +124,7 @@ impl Draft {
     }
 }
 
-/// What comes before a place, as a number: 0, then 1 to 8, then 9 to 72.
+/// The tokens before a place, as a number: 0, then 1 to 8, then 9 to 72.
 fn index_of(prefix: &[TokenId]) -> usize {
     prefix.iter().fold(0, |idx, token| idx * VOCAB + token.0 as usize + 1)
 }

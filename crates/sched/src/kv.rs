@@ -64,7 +64,7 @@ const LOCKED: &str = "invariant: a table comes with a lock";
 #[derive(Debug)]
 #[must_use = "what is dropped instead of given back leaks its blocks"]
 pub(crate) struct Host {
-    /// Those of all tokens, then those of window blocks.
+    /// Blocks of all tokens, then window blocks.
     blocks: Vec<HostBlockId>,
     /// Leading tokens whose KV it is.
     pub(crate) n_tokens: usize,

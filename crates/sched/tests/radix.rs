@@ -56,7 +56,7 @@ struct Live {
     lock: PrefixLock,
 }
 
-/// What the tree should know of a block.
+/// The facts that the tree should know of a block.
 #[derive(Debug)]
 struct Known {
     block: BlockId,
@@ -64,7 +64,7 @@ struct Known {
     used: usize,
 }
 
-/// What the tree should know of a snapshot.
+/// The facts that the tree should know of a snapshot.
 #[derive(Debug)]
 struct Kept {
     snapshot: SnapshotId,
@@ -79,7 +79,7 @@ struct World {
     eviction: Eviction,
     live: Vec<Live>,
     known: BTreeMap<Prefix, Known>,
-    /// What each block's KV was computed from.
+    /// The tokens that each block's KV was computed from.
     texts: Vec<Prefix>,
     states: BTreeMap<Prefix, Kept>,
     n_snapshots: u32,

@@ -29,8 +29,8 @@ const STOP: TokenId = TokenId(0);
 /// Time of a step where nothing is priced, in nanoseconds.
 const STEP_NS: u64 = 1_000;
 
-/// What a sequence's hash begins with: prefixes of two namespaces look alike and are not, nor are those
-/// of two sources, all of whose tokens count for each of their rows.
+/// The beginning of a sequence's hash: prefixes of two namespaces look alike and are not, nor are
+/// those of two sources, all of whose tokens count for each of their rows.
 fn beginning(request: &Request) -> u64 {
     let Ask { service, prompt, .. } = &request.ask;
     let source = &prompt[..service.source.n_tokens];
@@ -176,7 +176,7 @@ impl std::ops::AddAssign for Totals {
     }
 }
 
-/// What a request was, what it should answer, and what it has answered.
+/// A request, the answer that it should get, and the answer so far.
 struct Asked {
     request: Request,
     expected: (Vec<TokenId>, FinishReason),

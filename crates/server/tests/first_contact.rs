@@ -1,4 +1,4 @@
-//! What a newcomer tries first: `curl -d`, a page on this machine, a long prompt.
+//! First attempts of a newcomer: `curl -d`, a page on this machine, a long prompt.
 
 use crate::harness::parrot::{Gate, gated_parrot, parrot};
 use crate::harness::{Running, post_text, start, start_with};
@@ -22,7 +22,7 @@ async fn curl_without_a_content_type_is_read_as_json_and_a_form_of_a_page_is_not
     server.stop().await;
 }
 
-/// What a browser may do with answers for a page: `(allowed origin, answer to its question)`.
+/// Rights of a page in a browser: `(allowed origin, answer to its question)`.
 async fn ask_for_page(server: &Running, origin: &str) -> (Option<String>, u16) {
     let question = format!(
         "OPTIONS /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\

@@ -1,4 +1,4 @@
-//! What the fuzz targets of requests start from, and a few hundred changes of each, break no promise.
+//! The seeds of the fuzz targets of requests, and a few hundred changes of each, break no promise.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What the server answers, with a parrot for a model.
+//! Answers of the server, with a parrot for a model.
 
 use crate::harness::parrot::{CONTEXT, parrot};
 use crate::harness::{post_text, start, start_with};

@@ -1,4 +1,4 @@
-//! Whose a request is, how urgent, who is let in, and what is counted.
+//! Tenants and urgency of requests, keys, and what is counted.
 
 use std::time::Duration;
 

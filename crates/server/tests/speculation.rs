@@ -1,4 +1,4 @@
-//! What requests say about guessing, and what is counted of it.
+//! Wishes of requests about drafts, and what is counted of them.
 
 use crate::harness::parrot::{CONTEXT, Gate, drafting_parrot, parrot};
 use crate::harness::{self, Running, health_until, start};

@@ -17,16 +17,16 @@ pub use exhausted::{ExplainingAllocator, NO_MEMORY_EXIT_CODE, handle_memory_sign
 /// not show it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct MemoryLeft {
-    /// What the machine can give without pushing anything out.
+    /// Memory that the machine can give without pushing anything out.
     pub machine: Option<u64>,
-    /// What the limit of the container (cgroup) leaves.
+    /// Memory that the limit of the container (cgroup) leaves.
     pub container: Option<u64>,
-    /// What the limit of the address space (`RLIMIT_AS`, `ulimit -v`) leaves.
+    /// Memory that the limit of the address space (`RLIMIT_AS`, `ulimit -v`) leaves.
     pub address_space: Option<u64>,
 }
 
 impl MemoryLeft {
-    /// What is left now.
+    /// The memory that is left now.
     pub fn now() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).ok();
         let kib = |path, name| field(&read(path)?, name)?.checked_mul(1024);
@@ -110,7 +110,7 @@ pub struct MemoryRefused {
     pub n_bytes: usize,
     /// The system's words.
     pub reason: String,
-    /// What the limits left when it refused.
+    /// The memory that the limits left when it refused.
     pub left: MemoryLeft,
 }
 

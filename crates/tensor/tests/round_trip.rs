@@ -1,4 +1,4 @@
-//! What one writer writes every reader reads, ours and the formats' reference implementations.
+//! Every reader reads what one writer writes: ours and the formats' reference implementations.
 
 use std::collections::BTreeMap;
 

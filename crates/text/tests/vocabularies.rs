@@ -36,7 +36,7 @@ fn vocab(name: &str) -> GgufVocab {
     GgufVocab::from_gguf(&gguf).expect("a vocabulary")
 }
 
-/// What differs between a tokenizer and the cases of a fixture, line by line.
+/// Differences between a tokenizer and the cases of a fixture, line by line.
 fn differences(name: &str, cases: &Value, tokenizer: &Tokenizer) -> Vec<String> {
     let mut wrong = Vec::new();
     for (text, case) in texts().iter().zip(cases.as_array().expect("cases")) {

@@ -1,4 +1,4 @@
-//! What a chart is drawn on: the text of an SVG, or pixels for a PNG.
+//! The surface that a chart is drawn on: the text of an SVG, or pixels for a PNG.
 
 use std::io;
 

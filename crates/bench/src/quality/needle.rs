@@ -23,7 +23,7 @@ use crate::{BenchError, Progress, Result, Watch};
 const PLACES: [&str; 8] =
     ["Lisbon", "Cairo", "Oslo", "Lima", "Kyoto", "Quebec", "Nairobi", "Dublin"];
 
-/// What is hidden where.
+/// The hidden sentence and its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Tokens of the whole, question and answer included.

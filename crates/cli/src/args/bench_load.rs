@@ -27,7 +27,7 @@ pub(crate) struct BenchLoadArgs {
     /// Where the model is.
     #[command(flatten)]
     model: ModelArgs,
-    /// What is served.
+    /// The requests that are served.
     #[command(flatten)]
     pub(crate) workload: WorkloadArgs,
     /// How its tenants are treated.

@@ -32,7 +32,7 @@ Ctrl-C ends early and reports the requests so far.";
 /// Flags of `pelton bench sim`.
 #[derive(Args, Debug)]
 pub(crate) struct BenchSimArgs {
-    /// What is served.
+    /// The requests that are served.
     #[command(flatten)]
     pub(crate) workload: WorkloadArgs,
     /// How its tenants are treated.
@@ -123,7 +123,7 @@ impl BenchSimArgs {
         !self.no_admission
     }
 
-    /// What steps cost: the file's prices, and over them those of the flags.
+    /// Prices of steps: the file's prices, and over them those of the flags.
     ///
     /// # Errors
     ///

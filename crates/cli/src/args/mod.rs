@@ -89,7 +89,7 @@ use crate::run::Color;
 #[command(name = "pelton", version, subcommand_required = true)]
 #[command(after_help = HELP_END, max_term_width = 100, styles = clap::builder::Styles::plain())]
 pub(crate) struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub(crate) command: Command,
     /// Write more logs to stderr; repeat for still more (RUST_LOG overrides)

@@ -168,7 +168,7 @@ impl WorkloadArgs {
         Grouping { tenants: trace.tenants(), long_prompt_tokens }
     }
 
-    /// What is served, and how its requests arrive, in words.
+    /// The requests and how they arrive, in words.
     pub(crate) fn describe(&self, trace: &Trace, pace: Pace) -> String {
         let n = self.n_requests(trace);
         let clients = match pace {

@@ -33,7 +33,8 @@ pub(super) fn simulate(args: &BenchSimArgs) -> Result<()> {
         return Err(Failure::new(why).hint("`pelton bench load` and `bench serve` run them"));
     }
     let variants = args.variants(trace.tenants())?;
-    let mut served = Served::new(args.workload.describe(&trace, Pace::Clock), describe(&prices, &variants[0]));
+    let mut served =
+        Served::new(args.workload.describe(&trace, Pace::Clock), describe(&prices, &variants[0]));
     for SimVariant { name, scheduler } in variants {
         let config = SimConfig {
             noise: args.noise,

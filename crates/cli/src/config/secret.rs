@@ -84,7 +84,7 @@ pub(super) fn parse_keys(text: &str, path: &Path) -> Result<Vec<ApiKey>> {
         .map(|(i, line)| Secret::new(line).key(&format!("{}:{}", path.display(), i + 1)))
         .collect();
     match keys {
-        // Whoever names a file wants keys: an empty one would leave the door open.
+        // A user who names a file wants keys: an empty one would leave the door open.
         Ok(keys) if keys.is_empty() => {
             let why = "expected at least one key";
             Err(Failure::new(format!("API keys of {}: {why}", path.display())))

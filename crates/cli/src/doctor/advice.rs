@@ -8,6 +8,9 @@ use crate::stats::bytes;
 
 /// Share of the bandwidth of all threads from which on half of them count as enough.
 const SATURATED: f64 = 0.9;
+/// Times as fast as half of them that all threads multiply at least where each has a core of its
+/// own.
+const OWN_CORES: f64 = 1.4;
 
 /// A finding, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -114,22 +117,33 @@ pub(super) fn of_kernels(facts: &Facts, best: &str, used: &str) -> Option<Advice
 /// Everything that the measurements tell.
 pub(super) fn of_baseline(measured: &Baseline) -> Vec<Advice> {
     let mut all = vec![limits(measured)];
-    let rate = |threads: usize| {
-        let reading = measured.ceilings.iter().find(|ceilings| ceilings.threads == threads)?;
-        Some(reading.read_bytes_per_s)
-    };
     let (most, half) = (measured.threads, measured.threads.div_ceil(2));
-    if let Some((all_threads, some)) = rate(most).zip(rate(half)).filter(|_| half < most)
-        && some >= SATURATED * all_threads
-    {
-        all.push(Advice::new(
-            format!(
-                "{half} of {most} threads already read {:.0} % of what all read: more cores do not make \
-                 decoding faster, fewer bytes do",
-                100.0 * some / all_threads
-            ),
-            "a smaller format, as in `pelton convert MODEL OUT.gguf --format q4_k`, or batches",
-        ));
+    let of = |threads| measured.ceilings.iter().find(|ceilings| ceilings.threads == threads);
+    if let Some((all_threads, some)) = of(most).zip(of(half)).filter(|_| half < most) {
+        let share = some.read_bytes_per_s / all_threads.read_bytes_per_s;
+        if share >= SATURATED {
+            all.push(Advice::new(
+                format!(
+                    "{half} of {most} threads already read {:.0} % of what all read: more cores do not \
+                     make decoding faster, fewer bytes do",
+                    100.0 * share
+                ),
+                "a smaller format, as in `pelton convert MODEL OUT.gguf --format q4_k`, or batches",
+            ));
+        }
+        let factor = all_threads.int8_ops_per_s / some.int8_ops_per_s;
+        if factor < OWN_CORES {
+            all.push(Advice::new(
+                format!(
+                    "{most} threads multiply {factor:.1} times as fast as {half}: two share a core, or \
+                     other programs take turns with them"
+                ),
+                format!(
+                    "`--threads {half}` where `pelton bench model` is as fast with it; on a virtual \
+                     machine, cores that no other machine has"
+                ),
+            ));
+        }
     }
     if measured.is_noisy {
         all.push(Advice::new(
@@ -166,7 +180,7 @@ mod tests {
         let ceilings = reads.iter().map(|&(threads, read_bytes_per_s)| ThreadCeilings {
             threads,
             read_bytes_per_s,
-            int8_ops_per_s: 1e11,
+            int8_ops_per_s: 1e11 * threads as f64,
             bf16_ops_per_s: None,
             f16_ops_per_s: None,
             f32_ops_per_s: 1e10,
@@ -243,5 +257,11 @@ mod tests {
         assert_eq!(noisy.len(), 3);
         assert!(noisy[1].finding.contains("1 of 2 threads already read 93 %"));
         assert!(noisy[2].finding.contains("differ by 25 %"));
+        let mut shared = baseline(&[(1, 15e9), (2, 30e9)], 2.0);
+        shared.ceilings[1].int8_ops_per_s = 1.1e11;
+        let advice = of_baseline(&shared);
+        assert_eq!(advice.len(), 2);
+        assert!(advice[1].finding.contains("2 threads multiply 1.1 times as fast as 1"));
+        assert!(advice[1].change.as_ref().is_some_and(|change| change.contains("--threads 1")));
     }
 }

@@ -63,8 +63,8 @@ pub(crate) fn eval(args: &EvalArgs) -> Result<()> {
     check_gates(&report, args)
 }
 
-/// Refuses a model that is further from its reference than asked for. What is no number is not
-/// within any bound.
+/// Refuses a model that is further from its reference than asked for. A value that is no number
+/// is not within any bound.
 fn check_gates(report: &Report, args: &EvalArgs) -> Result<()> {
     let Some(against) = &report.against else { return Ok(()) };
     let gates = [

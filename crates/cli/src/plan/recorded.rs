@@ -8,7 +8,7 @@ use pelton_sim::trace::TraceFile;
 
 use crate::failure::Result;
 
-/// What advice needs of a trace.
+/// The figures of a trace that advice needs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recorded {
     n: u64,

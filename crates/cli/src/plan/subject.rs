@@ -9,6 +9,7 @@ use pelton_llm::stores::StoredModel;
 use pelton_llm::{LocalModel, ModelRef, stores};
 use pelton_model::{Inspection, KvDtype, ModelFiles, ModelOutline, inspect};
 use pelton_plan::Stored;
+use tempfile::TempDir;
 
 use crate::failure::{Failure, Result};
 use crate::model;
@@ -54,7 +55,7 @@ impl Subject {
             }
             Description::Whole(path) => Self::of_files(name, &ModelFiles::open(&path)?),
             Description::Headers(heads) => {
-                let (_hollow, files) = Hollow::open(&heads)?;
+                let (_folder, files) = hollow(&heads)?;
                 let mut subject = Self::of_files(name, &files)?;
                 subject.outline.path = PathBuf::from(&heads[0].file);
                 Ok(subject)
@@ -109,39 +110,26 @@ fn refused(error: HubError) -> Failure {
     )
 }
 
-/// A folder of files that are as long as those of a model and have holes in place of the weights;
-/// it vanishes with this value.
-struct Hollow(PathBuf);
-
-impl Hollow {
-    /// Writes the beginnings of files and opens them as a model whose weights nothing may read.
-    fn open(heads: &[GgufHead]) -> Result<(Self, ModelFiles)> {
-        let folder = std::env::temp_dir().join(format!("pelton-plan-{}", std::process::id()));
-        let failed = |error: std::io::Error| {
-            Failure::internal(format!("cannot write {}: {error}", folder.display()))
+/// Writes the beginnings of files, with a hole in place of the weights of each, and opens them as a
+/// model whose weights nothing may read. The files vanish with the folder.
+fn hollow(heads: &[GgufHead]) -> Result<(TempDir, ModelFiles)> {
+    let failed = |place: &Path, error: std::io::Error| {
+        Failure::internal(format!("cannot write {}: {error}", place.display()))
+    };
+    let folder = TempDir::with_prefix("pelton-plan-")
+        .map_err(|error| failed(&std::env::temp_dir(), error))?;
+    for head in heads {
+        let path = folder.path().join(&head.file);
+        let write = || {
+            let mut file = File::create_new(&path)?;
+            file.write_all(&head.start)?;
+            file.set_len(head.n_bytes)
         };
-        // A folder that is there already may belong to another user.
-        std::fs::create_dir(&folder).map_err(failed)?;
-        let hollow = Self(folder.clone());
-        for head in heads {
-            let write = || {
-                let mut file = File::create_new(folder.join(&head.file))?;
-                file.write_all(&head.start)?;
-                file.set_len(head.n_bytes)
-            };
-            write().map_err(failed)?;
-        }
-        let first = heads.first().ok_or_else(|| Failure::internal("a model without files"))?;
-        let files = ModelFiles::open(&folder.join(&first.file))?;
-        Ok((hollow, files))
+        write().map_err(|error| failed(&path, error))?;
     }
-}
-
-impl Drop for Hollow {
-    fn drop(&mut self) {
-        // The system removes what is left of temporary files.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+    let first = heads.first().ok_or_else(|| Failure::internal("a model without files"))?;
+    let files = ModelFiles::open(&folder.path().join(&first.file))?;
+    Ok((folder, files))
 }
 
 /// How the weights of these files lie; `None` where no format of the registry is near.

@@ -8,7 +8,7 @@ pub(crate) mod terminal;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Output, Stdio};
 
-/// What the binary said and how it ended.
+/// The output of the binary, and how it ended.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// The exit code; `None` after a signal.

@@ -17,8 +17,8 @@ pub enum BeamEvent {
     },
     /// The search is over; the last event.
     Ended {
-        /// The best answers, the best first; at most `n`, fewer where a rule allowed fewer. Those that
-        /// were found by then where the search was ended early.
+        /// The best answers, the best first; at most `n`, fewer where a rule allowed fewer. Where
+        /// the search was ended early, the answers found by then.
         answers: Vec<Beam>,
         /// [`FinishReason::Error`] or [`FinishReason::Aborted`] where the search did not come to its
         /// end; `None` where it did.

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! The window is Jacobi iteration: each column is a trajectory of guesses at the same text, each
-//! guess made with the older guesses before it in view. What a column sees is the trunk up to it
-//! and its own levels, which is a tree, so window and n-grams are branches of one tree and verified
+//! guess made with the older guesses before it in view. A column sees the trunk up to it and
+//! its own levels, which is a tree, so window and n-grams are branches of one tree and verified
 //! in one pass; where they agree they share rows. Where more than one token was accepted, the
 //! columns whose places are past are dropped. New columns begin as runs of the text itself: any
 //! tokens do, and these are text. A window row that is what is sampled is accepted like any draft;

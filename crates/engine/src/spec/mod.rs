@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// What a known request would be offered once it has these tokens.
+    /// The drafts that a known request would be offered once it has these tokens.
     pub(super) fn drafts_for(
         proposer: &mut impl Proposer,
         (id, n_prompt): (RequestId, usize),
@@ -227,7 +227,7 @@ mod tests {
         drafts.tokens().iter().map(|token| token.0).collect()
     }
 
-    /// What a fresh request with these tokens would be offered.
+    /// The drafts that a fresh request with these tokens would be offered.
     pub(super) fn drafts_of(proposer: &mut impl Proposer, tokens: &[u32], most: usize) -> Vec<u32> {
         let asked = request(tokens);
         proposer.add(&asked);
@@ -315,7 +315,7 @@ mod tests {
         proposer.observe(&Seen { id, rows, accepted, sampled, candidates, n_candidates });
     }
 
-    /// What holds for every tree of every proposer.
+    /// Properties of every tree of every proposer.
     pub(super) fn check(tree: &DraftTree, n_most: usize) {
         assert!(tree.len() <= n_most, "{tree:?} has more than {n_most}");
         let draft = |idx| (tree.parent(idx), tree.tokens()[idx]);

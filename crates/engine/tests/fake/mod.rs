@@ -41,7 +41,7 @@ pub(crate) fn logits_after(tokens: &[TokenId]) -> Vec<f32> {
     logits(tokens.iter().fold(BEGIN, |hash, &token| absorb(hash, token)))
 }
 
-/// What a test sees of the executor from outside.
+/// The part of the executor that a test sees from outside.
 #[derive(Clone, Default)]
 pub(crate) struct Log {
     pub(crate) plans: Arc<Mutex<Vec<SchedulerOutput>>>,

@@ -7,7 +7,7 @@ use super::*;
 
 const N_WORKERS: usize = 2;
 
-/// What the caller demands of a run.
+/// The members that the caller demands for a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Run {
     Everybody,

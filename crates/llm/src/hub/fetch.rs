@@ -327,7 +327,7 @@ impl Hub {
         }
     }
 
-    /// What the hub says of a file; `None` where the snapshot has it.
+    /// The hub's facts about a file; `None` where the snapshot has it.
     fn missing<'a>(
         &self,
         snapshot: &Snapshot<'_>,

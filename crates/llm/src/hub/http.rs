@@ -133,7 +133,7 @@ pub(crate) fn check(
     Err(Failure::Fatal(HubError::Refused { url: url.to_owned(), status, hint }))
 }
 
-/// What broke, for a person.
+/// The cause in words.
 fn words(error: &ureq::Error) -> String {
     match error {
         ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {

@@ -31,7 +31,7 @@ const REPORT_EVERY: Duration = Duration::from_millis(100);
 /// A piece of a lane, or the error that ended it.
 type Piece = Result<Vec<u8>, HubError>;
 
-/// What all lanes of a file share.
+/// The data that all lanes of a file share.
 struct Source {
     hub: Hub,
     url: String,
@@ -138,7 +138,7 @@ impl Source {
         while *at < end {
             let n_wanted = PIECE_BYTES.min(end - *at);
             let mut piece = Vec::with_capacity(n_wanted as usize);
-            // What came before an error is kept.
+            // The bytes before an error are kept.
             let outcome = body.by_ref().take(n_wanted).read_to_end(&mut piece);
             let n_bytes = piece.len() as u64;
             *at += n_bytes;

@@ -169,7 +169,7 @@ pub(crate) fn named_gguf(id: &HubId, files: &[String]) -> Result<Vec<String>, Hu
     }
 }
 
-/// What to write after the `:` of an id to name this GGUF model: its format where that is enough.
+/// The words after the `:` of an id that name this GGUF model: its format where that is enough.
 pub(crate) fn shortest_wish(first: &str, files: &[String]) -> String {
     let leads_here = |format: &String| {
         let (repo, revision) = (String::new(), String::new());

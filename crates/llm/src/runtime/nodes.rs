@@ -146,7 +146,7 @@ mod tests {
         NodeChoice { policy: NodePolicy::Interleave, speeds: Some([40.2e9, 71e9]) };
     const NO_TIME: NodeChoice = NodeChoice { policy: NodePolicy::Interleave, speeds: None };
 
-    /// What is decided, in words, whether it was measured, and what is remembered of it.
+    /// The decision, in words, whether it was measured, and what is remembered of it.
     fn decide(
         n_nodes: usize,
         asked: Option<NodePolicy>,

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Pelton writes to the first only. A model of the two other programs is one GGUF file, which is
-//! run where it lies. What their files say is hostile input, as an answer of the hub is.
+//! run where it lies. Their files are hostile input, as an answer of the hub is.
 
 mod hugging_face;
 mod known;

@@ -4,8 +4,8 @@
 //! With a temperature the answer begins at a place that depends on seed and choice. After one round
 //! a prompt that ends with `!` is answered with the end token, or as soon after it as may be. A
 //! prompt with `~` fails, and one with `|` makes the parrot panic. Every third choice is the
-//! likeliest. Prompts are scored by place. What is guessed is verified as by a model. Processors of requests see logits whose largest
-//! is that of the parrot's token, but change nothing.
+//! likeliest. Prompts are scored by place. Drafts are verified as by a model. Processors of
+//! requests see logits whose largest is that of the parrot's token, but change nothing.
 // Each test binary uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
@@ -34,7 +34,7 @@ pub const CONTEXT: usize = 512;
 pub struct Gate {
     /// `None` is open; otherwise so many more steps may run.
     steps: Arc<(Mutex<Option<usize>>, Condvar)>,
-    /// What the parrot was asked, in order.
+    /// The requests to the parrot, in order.
     heard: Arc<Mutex<Vec<Request>>>,
 }
 
@@ -74,7 +74,7 @@ impl Gate {
         self.steps.1.notify_all();
     }
 
-    /// What the parrot was asked so far, in order.
+    /// The requests to the parrot so far, in order.
     pub fn heard(&self) -> Vec<Request> {
         self.heard.lock().expect("not poisoned").clone()
     }

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 /// The commit of every model.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// What the small hub holds and how it misbehaves.
+/// The files of the small hub, and how it misbehaves.
 #[derive(Clone, Default)]
 pub struct State {
     /// The files of `org/name`.
@@ -28,7 +28,7 @@ pub struct State {
     pub statuses: Vec<u16>,
     /// Whether `Range` is honoured.
     pub ranges: bool,
-    /// What a range answer claims as its start, when it lies.
+    /// The start that a range answer claims, when it lies.
     pub false_start: Option<u64>,
     /// The size that is announced of files in large-file storage, when it lies.
     pub false_size: Option<usize>,

@@ -1,6 +1,7 @@
-//! OLMo-hybrid (Ai2, 2026): three layers of Gated DeltaNet for each of OLMo 3's attention. What the
-//! delta rule forgets may change its sign (`linear_allow_neg_eigval`); layers with a state have norms
-//! before their mixers, layers with attention after them; published models rotate nothing.
+//! OLMo-hybrid (Ai2, 2026): three layers of Gated DeltaNet for each of OLMo 3's attention. The part
+//! that the delta rule forgets may change its sign (`linear_allow_neg_eigval`); layers with a state
+//! have norms before their mixers, layers with attention after them; published models rotate
+//! nothing.
 
 use super::{
     Arch, ArchSpec, Gate, LayerSpec, Mixer, Part, Preset, QkNorm, Recurrent, Rule, Stored,

@@ -6,7 +6,8 @@
 //! Grouped   | q heads of group 0 | k 0 | v 0 | q heads of group 1 | k 1 | v 1 | ..      one tensor
 //! ```
 //!
-//! A group is a KV head and its query heads. What is fused, transposed or in pairs is put right by packing.
+//! A group is a KV head and its query heads. Packing takes apart fused matrices and puts right
+//! those transposed or in pairs.
 
 use super::ValueHeads;
 
@@ -94,7 +95,8 @@ pub(crate) enum Part {
     DecayBias,
     /// Factors of the values that are added to the output of a recurrence.
     Skip,
-    /// What the channels of a selective scan select: time steps, keys and queries; and their norms.
+    /// The time steps, keys and queries that the channels of a selective scan select; and their
+    /// norms.
     Selection,
     StepNorm,
     KeySelectionNorm,

@@ -2,7 +2,8 @@
 //!
 //! [`parse_config`] turns the bytes of a file into an [`HfConfig`] in which every number is in
 //! range and every pair of numbers agrees: later code divides, allocates and indexes without
-//! looking twice. What a family reads differently is left to its file in [`arch`](crate::arch).
+//! looking twice. Keys that a family reads differently are left to its file in
+//! [`arch`](crate::arch).
 
 mod heads;
 mod rope;

@@ -140,7 +140,7 @@ impl Fixture {
         VectorModel::new(decoder, spec, 40).expect("memory")
     }
 
-    /// What the last layer makes of a text, every row.
+    /// Outputs of the last layer for a text, every row.
     pub(crate) fn rows(&self, text: &[TokenId]) -> Vec<Vec<f32>> {
         rows(&mut self.decoder(Kernels::best(), 1), text)
     }
@@ -157,7 +157,7 @@ pub(crate) fn decoder(
     load(files, backend, &options).expect("loads")
 }
 
-/// What the last layer makes of a text, every row.
+/// Outputs of the last layer for a text, every row.
 pub(crate) fn rows<D: Ops>(decoder: &mut Decoder<D>, text: &[TokenId]) -> Vec<Vec<f32>> {
     let blocks: Vec<u32> = (0..text.len().div_ceil(16) as u32).collect();
     let mut kv = decoder.try_new_passing_kv(blocks.len(), 16).expect("memory");

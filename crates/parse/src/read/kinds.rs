@@ -35,7 +35,7 @@ impl Kinds {
         Self(self.0 | kinds.0)
     }
 
-    /// What both sets have; an integer is a number.
+    /// The kinds that both sets have; an integer is a number.
     fn and(self, kinds: Self) -> Self {
         Self(self.widened().0 & kinds.widened().0)
     }

@@ -49,7 +49,7 @@ fn look(text: &str, marks: &[&str], is_last: bool) -> Found {
     Found::Free(bytes.len())
 }
 
-/// What a text begins with.
+/// The beginning of a text.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Begins {
     /// This mark, by its place in the list.

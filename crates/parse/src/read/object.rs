@@ -176,7 +176,7 @@ impl ObjectReader {
     }
 }
 
-/// What a step read.
+/// The part that a step read.
 enum Step {
     On(usize),
     Done(usize),

@@ -1,4 +1,4 @@
-//! What becomes of the text: content, thought, calls; and calls that turn out to be none.
+//! The parts that the text becomes: content, thought, calls; and calls that turn out to be none.
 //!
 //! ```text
 //!             take(text)                      complete ─► the call
@@ -20,7 +20,7 @@ struct Call {
     is_begun: bool,
 }
 
-/// What was read, and what of it was not passed on yet.
+/// The parts that were read, and those that were not passed on yet.
 #[derive(Debug)]
 pub(crate) struct Output {
     deltas: Vec<Delta>,

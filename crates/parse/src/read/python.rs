@@ -104,7 +104,7 @@ impl PythonReader {
         }
     }
 
-    /// What the end of the text leaves of the literal: a number is as long as it is.
+    /// Ends the literal where the text ends: a number is as long as it is.
     pub(crate) fn cut(&self, json: &mut String) {
         if let State::Number(number) = &self.state {
             json.push_str(&json_number(number).unwrap_or_default());

@@ -19,7 +19,7 @@ pub(crate) const MOST_NAME: usize = 256;
 /// Longest mark, in bytes, and more.
 const MOST_MARK: usize = 64;
 
-/// What the part at hand has read.
+/// The text that the part at hand has read.
 enum Reading {
     Nothing,
     Object(ObjectReader),
@@ -460,7 +460,7 @@ impl Machine for Calls {
     }
 }
 
-/// What [`Calls::word`] read.
+/// The word that [`Calls::word`] read.
 enum Word {
     /// More text is needed.
     More,

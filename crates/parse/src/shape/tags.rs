@@ -14,7 +14,7 @@ use crate::read::{ValueForm, alternatives, form_of, is_key, json_of};
 pub(crate) struct TagForm {
     pub(crate) before_key: &'static str,
     pub(crate) after_key: &'static str,
-    /// What stands between value and closing tag, and the closing tag.
+    /// The text between value and closing tag, and the closing tag.
     pub(crate) before_close: &'static str,
     pub(crate) close: &'static str,
     pub(crate) after: &'static str,

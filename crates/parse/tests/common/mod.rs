@@ -9,7 +9,7 @@ use pelton_parse::{
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What a model said, and what it means.
+/// The output of a model, and its meaning.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Transcript {

@@ -8,9 +8,9 @@ use super::scenario::Scenario;
 /// One change, and the measurement that shows its gain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Phase {
-    /// What to do.
+    /// The change to make.
     pub change: String,
-    /// What to measure afterwards.
+    /// The measurement that follows it.
     pub measure: String,
 }
 

@@ -167,8 +167,8 @@ impl Bench<'_> {
 
     /// Figures of a server that always has the scenario's number of requests.
     ///
-    /// A server with fewer places than requests makes the rest wait, so that the time of an answer is the
-    /// number of requests by those that end per second (Little's law).
+    /// A server with fewer places than requests makes the rest wait, so that the time of an answer
+    /// is the number of requests by those that end per second (Little's law).
     pub(super) fn figures(&self, state: &State) -> Figures {
         let scenario = self.wish.scenario;
         let (ttft_s, step_s, tokens) = self.times(state);

@@ -1,6 +1,6 @@
 //! The choice of a kernel layout for a quantized matrix, and writing its rows for that layout.
 //!
-//! The smallest layout that loses nothing is taken. What each asks for:
+//! The smallest layout that loses nothing is taken. Each asks for:
 //!
 //! | layout | codes | scales | zero points |
 //! |---|---|---|---|

@@ -1,4 +1,4 @@
-//! What several files of tests look at.
+//! Helpers of several files of tests.
 
 use pelton_base::{Dynatemp, SamplerStage, SamplingParams};
 use pelton_sampling::Philox;
@@ -9,7 +9,7 @@ pub(crate) fn random_logits(n: usize, scale: f32, seed: u64) -> Vec<f32> {
     (0..n).map(|i| (rng.uniform(i as u64) as f32 * 2.0 - 1.0) * scale).collect()
 }
 
-/// What a row's place adds to its parameters.
+/// The change of a row's parameters by its place.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moment {
     /// Whether XTC applies.

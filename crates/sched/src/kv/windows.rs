@@ -18,9 +18,9 @@ pub(super) struct HeldWindows {
 pub(super) struct Beginning {
     /// The first block of tokens that it holds a window block for.
     first: usize,
-    /// Those that it shares, from `first` on.
+    /// Window blocks that it shares, from `first` on.
     shared: Vec<WindowId>,
-    /// Those that it takes.
+    /// The number of blocks that it takes.
     pub(super) n_own: usize,
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Snapshots {
     by_place: BTreeMap<Place, Kept>,
     /// The least valuable first.
     by_worth: BTreeSet<(u64, Place)>,
-    /// Those that went with their blocks and that the caller has not taken back yet.
+    /// Snapshots that went with their blocks and that the caller has not taken back yet.
     dropped: Vec<SnapshotId>,
 }
 

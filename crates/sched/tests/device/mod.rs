@@ -68,7 +68,7 @@ impl Fake {
         })
     }
 
-    /// What the slot of a token holds in one memory group.
+    /// The content of the slot of a token in one memory group.
     fn content(group: usize, state: u64) -> u64 {
         if group == 0 { state } else { mix(state ^ (group as u64) << 32) }
     }

@@ -1,5 +1,5 @@
-//! Upper ends of the buckets of histograms. Those of vLLM's series are vLLM's, so that quantiles of
-//! several engines can be summed.
+//! Upper ends of the buckets of histograms. The series with vLLM's names have vLLM's buckets, so
+//! that quantiles of several engines can be summed.
 
 /// Times to a first token, in seconds.
 pub(super) const TTFT_SECONDS: [f64; 22] = [

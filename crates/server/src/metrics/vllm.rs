@@ -283,8 +283,8 @@ fn places(
 }
 
 impl Vllm {
-    /// Facts about the KV memory, as labels of a gauge that is 1. What vLLM calls blocks of the GPU
-    /// are the blocks in which requests run.
+    /// Facts about the KV memory, as labels of a gauge that is 1. Blocks of the GPU in vLLM's
+    /// words are the blocks in which requests run.
     fn cache_config(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let (name, help) = ("vllm:cache_config_info", "Facts about the KV memory");
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;

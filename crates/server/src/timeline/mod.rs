@@ -1,7 +1,7 @@
 //! Timelines of the requests that ended last, for `GET /v1/requests/{id}/timeline`.
 //!
 //! A request leaves the marks of its steps (at most 128 for each answer) when it ends; they become
-//! JSON when somebody asks. What is kept is bounded in number and in bytes, the oldest goes first.
+//! JSON when somebody asks. Their number and bytes are bounded, and the oldest goes first.
 
 mod chrome;
 

@@ -105,8 +105,9 @@ pub(super) struct Pair {
 impl Pair {
     /// Reads both files, at a moment in seconds since 1970.
     ///
-    /// The dates are those of the first certificate, the server's own. Those after it are sent as
-    /// they are: a chain may end with an expired one on purpose, for the sake of old clients.
+    /// The dates are those of the first certificate, the server's own. Certificates after it are
+    /// sent as they are: a chain may end with an expired one on purpose, for the sake of old
+    /// clients.
     pub(super) fn read(files: &Files, now: u64) -> Result<Self, TlsError> {
         let chain = chain(&files.certificate)?;
         let path = || files.certificate.clone();

@@ -13,7 +13,7 @@ use super::json::{Kind, RawValue, each, object, string, typed, wrong};
 use crate::error::ApiError;
 use crate::otlp::Parameters;
 
-/// What a request says about the choice of tokens; `None` keeps the model's default.
+/// The parameters of a request for the choice of tokens; `None` keeps the model's default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SamplingFields {
     temperature: Option<f32>,

@@ -66,7 +66,7 @@ fn nodes_that_do_not_exist_are_refused_and_the_buffer_works_on() {
     assert!(buf.bytes().iter().all(|&byte| byte == 7));
 }
 
-/// What the kernel tells about its pages.
+/// The system's figures of its pages.
 #[cfg(target_os = "linux")]
 mod kernel {
     use super::*;

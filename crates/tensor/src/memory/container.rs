@@ -1,4 +1,4 @@
-//! What the limits of control groups (cgroups) leave to this process.
+//! Memory that the limits of control groups (cgroups) leave to this process.
 //!
 //! ```text
 //! proc/self/cgroup                    0::/a/b          version 2: the group of this process
@@ -53,7 +53,7 @@ pub(super) fn left(root: &Path) -> Option<u64> {
 }
 
 impl Version {
-    /// What the group at `path` below `base` and the groups above it leave.
+    /// Memory that the group at `path` below `base` and the groups above it leave.
     fn left(&self, base: &Path, path: &str) -> Option<u64> {
         let group = base.join(path.trim_start_matches('/'));
         let groups = group.ancestors().take_while(|group| group.starts_with(base));
@@ -76,7 +76,7 @@ impl Version {
 mod tests {
     use super::*;
 
-    /// What is left with these files.
+    /// The memory that is left with these files.
     fn left_with(files: &[(&str, &str)]) -> Option<u64> {
         let root = tempfile::tempdir().expect("a folder");
         for (path, text) in files {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::crc32;
 
-/// What a file is made of.
+/// The parts of a file.
 #[derive(Debug, Deserialize)]
 pub(super) struct Parts {
     bytes: usize,

@@ -89,7 +89,7 @@ fn seen(
     seen
 }
 
-/// What one head makes of its query.
+/// The output of one head for its query.
 struct Head<'a> {
     query: &'a [f32],
     position: usize,

@@ -32,7 +32,7 @@ pub(super) struct State {
 #[derive(Clone, Debug)]
 struct Lane {
     state: State,
-    /// What was projected for the rows of the open chunk, by their places.
+    /// The projections of the rows of the open chunk, by their places.
     open: Vec<Vec<f32>>,
 }
 

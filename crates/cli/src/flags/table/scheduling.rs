@@ -110,8 +110,8 @@ pub(super) static SCHEDULING: &[Flag] = &[
         part: Part::Choices,
         kind: Kind::Names(Eviction::names),
         value: "KIND",
-        help: "What the prefix cache forgets first: the least recently used prefix, or the one \
-               that is cheapest to compute again",
+        help: "The prefix that the cache forgets first: the least recently used one, or the \
+               cheapest to compute again",
         default: "",
         place: place!(llm.choices.eviction),
     },
@@ -121,8 +121,8 @@ pub(super) static SCHEDULING: &[Flag] = &[
         part: Part::Choices,
         kind: Kind::Names(PreemptionMode::names),
         value: "KIND",
-        help: "What happens to the keys and values of a preempted request: swapped to host memory, \
-               computed again, or the cheaper of both",
+        help: "Keys and values of a preempted request are swapped to host memory, computed \
+               again, or the cheaper of both",
         default: "",
         place: place!(llm.choices.preemption),
     },

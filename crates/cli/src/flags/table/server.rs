@@ -243,8 +243,8 @@ pub(super) static SERVER: &[Flag] = &[
         part: Part::Server,
         kind: Kind::Names(UsageFailures::names),
         value: "WHAT",
-        help: "What happens to requests with a quota while usage cannot be written, on a full disk for \
-               instance: 503, or they run and their usage waits in memory",
+        help: "While usage cannot be written, on a full disk for instance, requests with a \
+               quota are refused with 503, or run while their usage waits in memory",
         default: "",
         place: place!(serve.gateway.usage_failures),
     },

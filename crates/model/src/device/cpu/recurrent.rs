@@ -36,7 +36,7 @@ pub(super) struct Recurrence {
     latents: Activations,
     /// Gates that are made of latents, `[m, value_width]`.
     gates: Vec<f32>,
-    /// What decays are made of, where that is made of latents, `[m, key_width]`.
+    /// The inputs of decays, where they are made of latents, `[m, key_width]`.
     fading: Vec<f32>,
     /// Output of the recurrence, or the input of a convolution that is gated.
     scanned: Vec<f32>,

@@ -21,9 +21,9 @@ use crate::device::SelectiveOp;
 pub(super) struct Selection {
     /// Output of the convolution.
     convolved: Activations,
-    /// What it selects, `[m, selection_width]`.
+    /// The selected time steps, keys and queries, `[m, selection_width]`.
     selected: Vec<f32>,
-    /// What time steps are projected from, `[m, step_rank]`.
+    /// The inputs of the projection to time steps, `[m, step_rank]`.
     low: Activations,
     /// Time steps before their softplus, `[m, channels]`.
     steps: Vec<f32>,

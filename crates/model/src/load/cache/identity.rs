@@ -9,8 +9,8 @@
 //! Not the hash of everything: that would read the whole source at every start, as many bytes again
 //! as the weights themselves, to find a change that the time of writing already tells. The pages
 //! find what the time does not, a file put in place with the size and time of another (`cp -p`,
-//! `rsync -t`, a restored backup): other training changes nearly every page. What they do not find
-//! is a file edited in place in a few bytes whose time of writing is then set back.
+//! `rsync -t`, a restored backup): other training changes nearly every page. They do not
+//! find a file edited in place in a few bytes whose time of writing is then set back.
 //!
 //! The name is the last part of the path alone, so that a folder may be moved with its cache.
 

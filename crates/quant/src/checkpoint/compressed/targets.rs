@@ -1,7 +1,7 @@
 //! Matching modules with the groups of a configuration.
 //!
 //! A group lists the modules that it is for: by name, by regular expression (`re:...`), or by the
-//! name of their class (`Linear`). What a module's class is, no checkpoint says; every matrix that
+//! name of their class (`Linear`). No checkpoint says of which class a module is; every matrix that
 //! is asked for is a linear layer, so the name of a class is taken to be that of all of them. Where
 //! several groups are for a module, names go before expressions, and these before classes, as the
 //! library has it.

@@ -86,7 +86,7 @@ pub(crate) struct Load {
 }
 
 impl Traits {
-    /// Those of a conversation without tools.
+    /// The traits of a conversation without tools.
     pub(crate) fn of_messages(messages: &[Message]) -> Self {
         Self {
             characters: messages.iter().map(|message| characters(&message.content)).sum(),
