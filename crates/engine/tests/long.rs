@@ -2,15 +2,15 @@
 //! of a trained model: alone and in batches, in chunks, with and without cached prefixes, and with
 //! so few KV blocks that requests are preempted.
 
-use pelton_base::{Ask, FinishReason, SamplingParams, ServiceParams, TokenId};
-use pelton_engine::spec::{DraftModel, Proposer};
+use pelton_base::{Ask, FinishReason, Request, RequestId, SamplingParams, ServiceParams, TokenId};
+use pelton_engine::spec::{DraftModel, Proposer, Row};
 use pelton_engine::{
     Engine, EngineConfig, EngineMetrics, KvMemory, ModelExecutor, ModelExecutorConfig, SpecConfig,
     SpecMethod,
 };
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{CpuDevice, Decoder, LoadOptions, ModelFiles, load};
-use pelton_sched::Choices;
+use pelton_sched::{Choices, DraftTree};
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -202,5 +202,38 @@ fn a_model_that_drafts_for_itself_is_right_behind_a_prompt_of_any_length() {
         let spec = metrics.spec;
         assert!(spec.n_drafted > 0, "behind {n_prompt} tokens: {spec:?}");
         assert_eq!(spec.n_accepted, spec.n_drafted, "behind {n_prompt} tokens: {spec:?}");
+    }
+}
+
+/// Where a step verifies fewer drafts than there are, the token after them may be the next draft.
+#[test]
+fn a_draft_that_was_computed_but_not_verified_is_computed_again_as_a_token() {
+    let ask = requests().swap_remove(0);
+    let request = Request { id: RequestId(1), ask };
+    let prompt = &request.ask.prompt;
+    let drafts_after = |texts: &[&[TokenId]]| {
+        let mut model = DraftModel::new(decoder(), BLOCK, KvMemory::Blocks(MANY), VOCAB as usize)
+            .expect("KV memory");
+        model.add(&request);
+        let mut last = Vec::new();
+        for tokens in texts {
+            let mut drafts = DraftTree::default();
+            let row = Row {
+                id: request.id,
+                tokens,
+                n_prompt: prompt.len(),
+                n_drafts: 5,
+                drafts: &mut drafts,
+            };
+            model.propose(&mut [row], None).expect("it drafts");
+            last = drafts.tokens().to_vec();
+        }
+        last
+    };
+    let first = drafts_after(&[prompt]);
+    assert_eq!(first.len(), 5);
+    for n_known in 1..first.len() {
+        let text = [prompt, &first[..n_known]].concat();
+        assert_eq!(drafts_after(&[prompt, &text]), drafts_after(&[&text]), "{n_known} of 5 drafts");
     }
 }
