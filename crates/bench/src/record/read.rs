@@ -139,12 +139,15 @@ mod tests {
 
     #[test]
     fn other_versions_and_other_files_are_refused_by_name() {
-        let mut newer = report();
-        newer["report"]["version"] = json!(2);
-        let error = Recorded::parse("new.json", &newer.to_string()).expect_err("newer");
-        let text = error.to_string();
-        assert!(text.contains("new.json") && text.contains("version 2"), "{text}");
-        assert!(matches!(error, ReadError::Version { found: 2, .. }));
+        for version in [0, 2] {
+            let mut other = report();
+            other["report"]["version"] = json!(version);
+            let error = Recorded::parse("other.json", &other.to_string()).expect_err("another");
+            let text = error.to_string();
+            let named = format!("is a report of version {version};");
+            assert!(text.contains("other.json") && text.contains(&named), "{text}");
+            assert!(matches!(error, ReadError::Version { found, .. } if found == version));
+        }
         let mut cut = report();
         cut["measures"][0]["samples"] = json!(["fast"]);
         for (text, part) in [
