@@ -106,7 +106,7 @@ mod tests {
         let numbers = [
             Philox::new(1, 0).uniform(0),
             Philox::new(2, 0).uniform(0),
-            Philox::new(1 << 32, 0).uniform(0),
+            Philox::new(1 | 1 << 32, 0).uniform(0),
             Philox::new(1, 1).uniform(0),
             Philox::new(1, 0).uniform(1),
             Philox::new(1, 0).uniform(1 << 32),

@@ -200,3 +200,80 @@ impl std::fmt::Debug for SamplerState {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pelton_base::{Dry, TokenSet};
+
+    use super::*;
+
+    /// Allows the token after the last one alone.
+    #[derive(Clone, Debug)]
+    struct Counting(u32);
+
+    impl RuleState for Counting {
+        fn allow(&mut self, allowed: &mut TokenSet) {
+            allowed.insert(TokenId(self.0 + 1));
+        }
+
+        fn accept(&mut self, token: TokenId) -> bool {
+            self.0 += 1;
+            token.0 == self.0
+        }
+
+        fn forced(&mut self, tokens: &mut Vec<TokenId>) {
+            tokens.extend((self.0 + 1..self.0 + 4).map(TokenId));
+        }
+
+        fn stuck(&self) -> Option<String> {
+            None
+        }
+
+        fn fork(&self) -> Box<dyn RuleState> {
+            Box::new(self.clone())
+        }
+    }
+
+    #[test]
+    fn drafts_are_certain_where_a_rule_forces_them_and_nothing_else_is_asked() {
+        let plain = SamplingParams::default();
+        let n_certain = |params: &SamplingParams, has_rule: bool, drafts: &[u32]| {
+            let mut state = SamplerState::new(params, &[], 0);
+            state.set_rule(has_rule.then(|| Masked::new(Box::new(Counting(5)))));
+            let drafts: Vec<TokenId> = drafts.iter().copied().map(TokenId).collect();
+            state.n_certain(&drafts, &mut vec![TokenId(1)])
+        };
+        assert_eq!(n_certain(&plain, true, &[6, 7, 8, 9]), 3);
+        assert_eq!(n_certain(&plain, true, &[6, 9, 8]), 1);
+        assert_eq!(n_certain(&plain, true, &[9]), 0);
+        assert_eq!(n_certain(&plain, true, &[]), 0);
+        assert_eq!(n_certain(&plain, false, &[6, 7]), 0);
+        let reported = SamplingParams { logprobs: Some(0), ..plain.clone() };
+        assert_eq!(n_certain(&reported, true, &[6, 7]), 0);
+        let allowed_tokens = Some(vec![TokenId(6)]);
+        let masked = SamplingParams { allowed_tokens, ..plain.clone() };
+        assert_eq!(n_certain(&masked, true, &[6, 7]), 0);
+        // A penalty takes no token away.
+        let penalized = SamplingParams { presence_penalty: 1.0, ..plain };
+        assert_eq!(n_certain(&penalized, true, &[6, 7]), 2);
+    }
+
+    #[test]
+    fn processors_that_would_change_nothing_are_left_out() {
+        let plain = SamplingParams::default();
+        let dry = |multiplier, last_n| Dry { multiplier, last_n, ..Dry::default() };
+        for (params, n) in [
+            (plain.clone(), 0),
+            (SamplingParams { repeat_last_n: Some(8), ..plain.clone() }, 0),
+            (SamplingParams { presence_penalty: 1.0, ..plain.clone() }, 1),
+            (SamplingParams { presence_penalty: 1.0, repeat_last_n: Some(0), ..plain.clone() }, 0),
+            (SamplingParams { presence_penalty: 1.0, repeat_last_n: Some(8), ..plain.clone() }, 1),
+            (SamplingParams { dry: dry(0.0, Some(8)), ..plain.clone() }, 0),
+            (SamplingParams { dry: dry(0.5, Some(0)), ..plain.clone() }, 0),
+            (SamplingParams { dry: dry(0.5, Some(8)), ..plain.clone() }, 1),
+            (SamplingParams { dry: dry(0.5, None), ..plain }, 1),
+        ] {
+            assert_eq!(SamplerState::new(&params, &[], 0).processors.len(), n, "{params:?}");
+        }
+    }
+}
