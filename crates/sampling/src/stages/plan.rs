@@ -123,7 +123,8 @@ fn acts(stage: SamplerStage, params: &SamplingParams) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use SamplerStage::{MinP, Temperature, TopK, TopP, Xtc};
+    use SamplerStage::{MinP, Temperature, TopK, TopP};
+    use pelton_base::Xtc;
 
     fn is_staged(params: SamplingParams) -> bool {
         Plan::new(&params).staged.is_some()
@@ -145,12 +146,29 @@ mod tests {
         assert!(!is_staged(plain.clone()));
         assert!(!is_staged(ordered(&SamplerStage::ALL)));
         assert!(!is_staged(ordered(&[TopK, TopP])));
-        assert!(!is_staged(ordered(&[Temperature, Xtc, MinP])), "XTC does nothing");
+        assert!(!is_staged(ordered(&[Temperature, SamplerStage::Xtc, MinP])), "XTC does nothing");
         assert!(is_staged(ordered(&[TopP, TopK])));
         assert!(is_staged(ordered(&[TopK, TopP, MinP, Temperature])));
         assert!(is_staged(SamplingParams { min_keep: 2, ..plain.clone() }));
         assert!(is_staged(SamplingParams { typical_p: 0.9, ..plain.clone() }));
         assert!(!is_staged(SamplingParams { typical_p: 0.9, temperature: 0.0, ..plain }));
+    }
+
+    #[test]
+    fn a_stage_whose_parameter_is_off_does_not_act() {
+        let off = SamplingParams::default();
+        assert!(SamplerStage::ALL.iter().all(|&stage| !acts(stage, &off)));
+        let on = SamplingParams {
+            temperature: 0.7,
+            top_n_sigma: 1.0,
+            top_k: 1,
+            typical_p: 0.9,
+            top_p: 0.9,
+            min_p: 0.1,
+            xtc: Xtc { probability: 0.5, threshold: 0.5 },
+            ..off
+        };
+        assert!(SamplerStage::ALL.iter().all(|&stage| acts(stage, &on)));
     }
 
     #[test]
