@@ -48,7 +48,7 @@ def attempt(args, file):
                 "--prompt", args.prompt, "--generate", args.generate, "--batch", batches,
                 "--context", "128")
     reads = found["report"]["reads"]
-    apart = reads["bytes_per_s"] / reads["baseline_bytes_per_s"] - 1
+    apart = reads["bytes_per_s"] / reads["baseline_bytes_per_s"] - 1 if reads else 0.0
     measured = {figure["name"]: figure["tokens_per_s"]["median"] for figure in found["figures"]}
     told = planned(args, file, args.prompt, args.generate, 1)
     name = f"prefill {args.prompt}"

@@ -18,8 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from pathlib import Path
 
 FIGURES = ["TTFT, mean", "TTFT, P50", "TPOT, mean", "end to end, mean", "output tokens/s"]
