@@ -68,15 +68,7 @@ fn a_run_of_a_noisy_minute_is_noted() {
 fn a_baseline_of_a_noisy_minute_is_noted() {
     let run = |is_noisy: bool| {
         let mut run = of(&json!([]));
-        run.report.machine.baseline = Some(Baseline {
-            measured_at: 1,
-            is_noisy,
-            read_bytes_per_s: 50e9,
-            f32_ops_per_s: 1.0,
-            bf16_ops_per_s: None,
-            f16_ops_per_s: None,
-            int8_ops_per_s: None,
-        });
+        run.report.machine.baseline = Some(Baseline { is_noisy, ..Baseline::default() });
         run
     };
     let is_noted = |a: bool, b: bool| {

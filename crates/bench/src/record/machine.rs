@@ -30,7 +30,7 @@ pub struct Machine {
 }
 
 /// The ceilings of a machine, as `pelton doctor` measured them.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Baseline {
     /// Seconds since 1970.
     pub measured_at: u64,
