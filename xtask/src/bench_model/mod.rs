@@ -37,6 +37,9 @@ pub(crate) struct Args {
     /// writes the text of the small model at the cost of the shape. Writes a model folder.
     #[arg(long, value_name = "FOLDER", requires = "safetensors")]
     of: Option<PathBuf>,
+    /// Number of layers, in place of the model's: a part of a model that does not fit into memory.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    layers: Option<u16>,
     /// Files that the weights of a model folder are spread over.
     #[arg(long, default_value_t = 1, requires = "safetensors",
           value_parser = clap::value_parser!(u16).range(1..=999))]
@@ -80,6 +83,10 @@ pub(crate) enum ShapeName {
     /// Gemma 3 1B, in which 22 of 26 layers read the last 512 tokens alone. Only as a model folder.
     #[value(name = "gemma3-1b")]
     Gemma31b,
+    /// Qwen3 30B A3B: each token takes 8 of 128 experts. Only as a GGUF file; `--layers 12` is a quarter
+    /// of it.
+    #[value(name = "qwen3-30b-a3b")]
+    Qwen330bA3b,
 }
 
 /// Sizes in elements.
@@ -101,6 +108,18 @@ struct Shape {
     delta: Option<Delta>,
     /// The window of five of six layers, in Gemma 3.
     window: Option<usize>,
+    /// The experts of every layer, in place of a perceptron.
+    experts: Option<Mixture>,
+}
+
+/// Experts with gates.
+#[derive(Clone, Copy)]
+struct Mixture {
+    n_experts: usize,
+    /// Experts of a token.
+    top_k: usize,
+    /// Width of one expert.
+    ffn: usize,
 }
 
 /// A recurrence of as many heads of keys as of values, of one width.
@@ -140,6 +159,7 @@ const LLAMA_1B: Shape = Shape {
     qkv_bias: false,
     delta: None,
     window: None,
+    experts: None,
 };
 
 const LLAMA_100M: Shape =
@@ -160,6 +180,7 @@ const QWEN_05B: Shape = Shape {
     qkv_bias: true,
     delta: None,
     window: None,
+    experts: None,
 };
 
 const QWEN_15B: Shape =
@@ -192,6 +213,7 @@ const HYBRID_08B: Shape = Shape {
     qkv_bias: false,
     delta: Some(Delta { n_heads: 16, head_dim: 128, taps: 4, period: 4 }),
     window: None,
+    experts: None,
 };
 
 const HYBRID_4B: Shape = Shape {
@@ -225,6 +247,20 @@ const GEMMA3_1B: Shape = Shape {
     qkv_bias: false,
     delta: None,
     window: Some(512),
+    experts: None,
+};
+
+const QWEN3_30B_A3B: Shape = Shape {
+    arch: "qwen3moe",
+    n_layers: 48,
+    hidden: 2048,
+    ffn: 6144,
+    n_heads: 32,
+    n_kv_heads: 4,
+    head_dim: 128,
+    qkv_bias: false,
+    experts: Some(Mixture { n_experts: 128, top_k: 8, ffn: 768 }),
+    ..QWEN_05B
 };
 
 impl ShapeName {
@@ -246,21 +282,24 @@ impl ShapeName {
             Self::Hybrid4b => &HYBRID_4B,
             Self::Attention08b => &ATTENTION_08B,
             Self::Gemma31b => &GEMMA3_1B,
+            Self::Qwen330bA3b => &QWEN3_30B_A3B,
         }
     }
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let shape = args.shape.shape();
-    anyhow::ensure!(args.safetensors || !shape.is_folder(), "this shape needs `--safetensors`");
+    let n_layers = args.layers.map_or(shape.n_layers, usize::from);
+    let shape = &Shape { n_layers, ..*shape };
     anyhow::ensure!(args.of.is_none() || !shape.is_folder(), "this shape cannot take `--of`");
     if args.safetensors {
+        anyhow::ensure!(shape.experts.is_none(), "this shape is written as a GGUF file only");
         let wished = format_of_name(&args.format)?;
         let grown = args.of.as_ref().map(|folder| Grown::open(folder, shape)).transpose()?;
         let weights = grown.as_ref().map_or(Weights::Random(shape), Weights::Grown);
         folder::write(&args.out, &weights, wished, usize::from(args.shards))?;
     } else {
-        write(args.shape, &args.format, &args.out)?;
+        write_shape(shape, &args.format, &args.out)?;
     }
     println!("{} is written", args.out.display());
     Ok(())
@@ -268,8 +307,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Writes a GGUF file in the shape of a published model.
 pub(crate) fn write(shape: ShapeName, format: &str, out: &Path) -> anyhow::Result<()> {
-    let (shape, wished) = (shape.shape(), format_of_name(format)?);
-    anyhow::ensure!(!shape.is_folder(), "this shape is written as a model folder only");
+    write_shape(shape.shape(), format, out)
+}
+
+fn write_shape(shape: &Shape, format: &str, out: &Path) -> anyhow::Result<()> {
+    let wished = format_of_name(format)?;
+    anyhow::ensure!(!shape.is_folder(), "this shape needs `--safetensors`: only a folder has it");
     write_gguf(out, shape, wished)?;
     print_fallbacks(shape, wished);
     Ok(())
@@ -291,19 +334,28 @@ fn formats() -> impl Iterator<Item = DType> {
 }
 
 /// The type that a tensor is stored as: `wished`, or `Q8_0`, or `F32`, as its rows are whole
-/// blocks.
-fn stored_as(wished: DType, dims: &[usize]) -> DType {
-    let [_, row_len] = dims else { return DType::F32 };
-    let fits = |dtype: &DType| row_len.is_multiple_of(dtype.block_len());
+/// blocks. The few rows that choose experts are floats, as in published files.
+fn stored_as(wished: DType, name: &str, dims: &[usize]) -> DType {
+    if !is_matrix(dims) || name.ends_with("ffn_gate_inp.weight") {
+        return DType::F32;
+    }
+    let fits = |dtype: &DType| dims[dims.len() - 1].is_multiple_of(dtype.block_len());
     [wished, DType::Q8_0].into_iter().find(fits).unwrap_or(DType::F32)
+}
+
+/// Whether these are the sizes of a matrix, or of one per expert. The taps of a convolution are three
+/// sizes, too, of which the middle one is 1.
+fn is_matrix(dims: &[usize]) -> bool {
+    matches!(dims, [_, _]) || matches!(dims, [_, middle, _] if *middle > 1)
 }
 
 /// Says how many matrices are not stored as `wished`, if any.
 fn print_fallbacks(shape: &Shape, wished: DType) {
     let tensors = tensors(shape);
-    let matrices = || tensors.iter().filter(|(_, dims)| dims.len() == 2);
+    let matrices = || tensors.iter().filter(|(_, dims)| is_matrix(dims));
     for dtype in [DType::Q8_0, DType::F32] {
-        let n_stored = matrices().filter(|(_, dims)| stored_as(wished, dims) == dtype).count();
+        let n_stored =
+            matrices().filter(|(name, dims)| stored_as(wished, name, dims) == dtype).count();
         if n_stored > 0 && dtype != wished {
             println!(
                 "{n_stored} of {} matrices fell back to {dtype}: their rows are no whole blocks of {}",
@@ -327,14 +379,14 @@ fn write_gguf(out: &Path, shape: &Shape, wished: DType) -> anyhow::Result<()> {
     vocabulary::write_gguf(shape.vocab, &mut writer);
     let tensors = tensors(shape);
     for (name, dims) in &tensors {
-        writer.tensor(name, stored_as(wished, dims), dims);
+        writer.tensor(name, stored_as(wished, name, dims), dims);
     }
     let mut data = writer.create(out)?;
     let mut rng = SmallRng::seed_from_u64(1);
     let bar = bar(tensors.len());
     let mut bytes = Vec::new();
     for (name, dims) in &tensors {
-        values(name, dims, stored_as(wished, dims), &mut rng, &mut bytes);
+        values(name, dims, stored_as(wished, name, dims), &mut rng, &mut bytes);
         data.tensor_data(&bytes)?;
         bar.inc(1);
     }
@@ -346,7 +398,7 @@ fn write_gguf(out: &Path, shape: &Shape, wished: DType) -> anyhow::Result<()> {
 /// The bytes of a tensor: random ones for a matrix, ones for a norm, small numbers for a bias.
 fn values(name: &str, dims: &[usize], dtype: DType, rng: &mut SmallRng, bytes: &mut Vec<u8>) {
     let n = dims.iter().product();
-    if dims.len() == 2 {
+    if is_matrix(dims) {
         return fill(dtype, n, rng, bytes);
     }
     let value: f32 = if name.ends_with("bias") { 0.01 } else { 1.0 };
@@ -451,7 +503,7 @@ fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
         }
         // Hybrids gate the output of attention, and norm queries and keys.
         let q_rows = if shape.delta.is_some() { 2 * q } else { q };
-        if shape.delta.is_some() || shape.window.is_some() {
+        if shape.delta.is_some() || shape.window.is_some() || shape.experts.is_some() {
             add("attn_q_norm.weight", &[shape.head_dim]);
             add("attn_k_norm.weight", &[shape.head_dim]);
         }
@@ -471,6 +523,13 @@ fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
         } else {
             add("ffn_norm.weight", &[hidden]);
         }
+        if let Some(Mixture { n_experts, ffn, .. }) = shape.experts {
+            add("ffn_gate_inp.weight", &[n_experts, hidden]);
+            add("ffn_gate_exps.weight", &[n_experts, ffn, hidden]);
+            add("ffn_up_exps.weight", &[n_experts, ffn, hidden]);
+            add("ffn_down_exps.weight", &[n_experts, hidden, ffn]);
+            continue;
+        }
         add("ffn_gate.weight", &[ffn, hidden]);
         add("ffn_up.weight", &[ffn, hidden]);
         add("ffn_down.weight", &[hidden, ffn]);
@@ -484,7 +543,7 @@ fn write_metadata(shape: &Shape, dtype: DType, writer: &mut GgufWriter) {
     if let Some(file_type) = gguf_file_type(dtype) {
         writer.metadata("general.file_type", GgufValue::U32(file_type));
     }
-    for (key, n) in [
+    let mut sizes = vec![
         ("context_length", shape.context),
         ("embedding_length", shape.hidden),
         ("block_count", shape.n_layers),
@@ -492,7 +551,17 @@ fn write_metadata(shape: &Shape, dtype: DType, writer: &mut GgufWriter) {
         ("attention.head_count", shape.n_heads),
         ("attention.head_count_kv", shape.n_kv_heads),
         ("vocab_size", shape.vocab),
-    ] {
+    ];
+    if shape.n_heads * shape.head_dim != shape.hidden {
+        sizes.push(("attention.key_length", shape.head_dim));
+        sizes.push(("attention.value_length", shape.head_dim));
+    }
+    if let Some(Mixture { n_experts, top_k, ffn }) = shape.experts {
+        sizes.push(("expert_count", n_experts));
+        sizes.push(("expert_used_count", top_k));
+        sizes.push(("expert_feed_forward_length", ffn));
+    }
+    for (key, n) in sizes {
         writer.metadata(format!("{}.{key}", shape.arch), GgufValue::U32(n as u32));
     }
     let key = format!("{}.attention.layer_norm_rms_epsilon", shape.arch);
@@ -541,7 +610,7 @@ mod tests {
         for format in FORMATS {
             let wished = format_of_name(format.name()).expect("known");
             assert_eq!(wished, format.dtype());
-            assert_eq!(stored_as(wished, &[1, 48]), fitting(*format, 48).dtype());
+            assert_eq!(stored_as(wished, "attn_q.weight", &[1, 48]), fitting(*format, 48).dtype());
             let path = folder.path().join(format!("{}.gguf", format.name()));
             write_gguf(&path, &TINY, wished).expect("writes");
             let files = ModelFiles::open(&path).expect("a file that opens");
@@ -553,6 +622,26 @@ mod tests {
         assert_eq!(gguf_file_type(DType::Q8_0), Some(7));
         let error = format_of_name("q9").expect_err("unknown").to_string();
         assert!(error.contains("q9") && error.contains("Q8_0"), "{error}");
+    }
+
+    #[test]
+    fn the_real_loader_accepts_a_file_of_experts() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let shape = Shape {
+            arch: "qwen3moe",
+            head_dim: 32,
+            qkv_bias: false,
+            experts: Some(Mixture { n_experts: 4, top_k: 2, ffn: 96 }),
+            ..TINY
+        };
+        let path = folder.path().join("experts.gguf");
+        write_gguf(&path, &shape, DType::Q4K).expect("writes");
+        let files = ModelFiles::open(&path).expect("a file that opens");
+        pelton_model::check(&files).expect("a sound model");
+        let dtype = |name: &str| files.tensors().get(name).expect("a tensor").dtype;
+        assert_eq!(dtype("blk.0.ffn_gate_inp.weight"), DType::F32);
+        assert_eq!(dtype("blk.0.ffn_up_exps.weight"), DType::Q4K);
+        assert_eq!(dtype("blk.1.ffn_down_exps.weight"), DType::Q8_0, "rows of 96 weights");
     }
 
     #[test]
