@@ -334,13 +334,19 @@ fn formats() -> impl Iterator<Item = DType> {
 }
 
 /// The type that a tensor is stored as: `wished`, or `Q8_0`, or `F32`, as its rows are whole
-/// blocks. The few rows that choose experts are floats, as in published files.
+/// blocks.
 fn stored_as(wished: DType, name: &str, dims: &[usize]) -> DType {
-    if !is_matrix(dims) || name.ends_with("ffn_gate_inp.weight") {
+    if !is_rounded(name, dims) {
         return DType::F32;
     }
     let fits = |dtype: &DType| dims[dims.len() - 1].is_multiple_of(dtype.block_len());
     [wished, DType::Q8_0].into_iter().find(fits).unwrap_or(DType::F32)
+}
+
+/// Whether a tensor is stored as the user wishes. The few rows that choose experts stay floats, as in
+/// published files.
+fn is_rounded(name: &str, dims: &[usize]) -> bool {
+    is_matrix(dims) && !name.ends_with("ffn_gate_inp.weight")
 }
 
 /// Whether these are the sizes of a matrix, or of one per expert. The taps of a convolution are three
@@ -352,7 +358,7 @@ fn is_matrix(dims: &[usize]) -> bool {
 /// Says how many matrices are not stored as `wished`, if any.
 fn print_fallbacks(shape: &Shape, wished: DType) {
     let tensors = tensors(shape);
-    let matrices = || tensors.iter().filter(|(_, dims)| is_matrix(dims));
+    let matrices = || tensors.iter().filter(|(name, dims)| is_rounded(name, dims));
     for dtype in [DType::Q8_0, DType::F32] {
         let n_stored =
             matrices().filter(|(name, dims)| stored_as(wished, name, dims) == dtype).count();
