@@ -4,6 +4,8 @@ use std::ops::ControlFlow;
 
 use pelton_kernels::{Cpu, beyond_caches_bytes};
 
+use super::experts::Experts;
+
 /// One operation in one variant and shape: set up once, called with several numbers of rows.
 pub(super) struct Block {
     /// Layout, element type or flavour; empty if there is only one.
@@ -58,6 +60,8 @@ pub(super) struct Sizes {
     pub(super) matrices: &'static [[usize; 2]],
     /// Rows of a product: decoding, speculation, batches, prompts.
     pub(super) matmul_rows: &'static [usize],
+    /// A layer of experts.
+    pub(super) experts: Experts,
     /// Rows of the small operations: decoding and prompts.
     pub(super) rows: &'static [usize],
     /// Width of a layer.
@@ -77,11 +81,12 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Shapes of models of 0.5 to 1 billion parameters, beyond the caches of this machine.
+    /// Shapes of models of 0.5 to 1 billion parameters, with the experts of Qwen3 30B A3B, beyond the caches of this machine.
     pub(super) fn full() -> Self {
         Self {
             matrices: &[[2048, 2048], [8192, 2048], [2048, 8192], [896, 4864]],
             matmul_rows: &[1, 2, 5, 8, 32, 64, 512],
+            experts: Experts { n_experts: 128, top_k: 8, matrix: [1536, 2048] },
             rows: &[1, 512],
             width: 2048,
             ffn: 8192,
@@ -98,6 +103,7 @@ impl Sizes {
         Self {
             matrices: &[[48, 256]],
             matmul_rows: &[1, 5],
+            experts: Experts { n_experts: 4, top_k: 2, matrix: [48, 256] },
             rows: &[1, 3],
             width: 256,
             ffn: 512,

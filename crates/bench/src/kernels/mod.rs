@@ -1,8 +1,8 @@
 //! Each operation of the kernels as a share of what this machine can do.
 //!
 //! ```text
-//! OPERATIONS ── blocks(sizes) ──► Block: one operation, variant and shape     (matmul.rs, rows.rs,
-//!                                   │                                 head.rs, pages.rs, team.rs)
+//! OPERATIONS ── blocks(sizes) ──► Block: one operation, variant and shape     (matmul.rs, experts.rs,
+//!                                   │                    rows.rs, head.rs, pages.rs, states.rs, team.rs)
 //!      ceilings ─ block ─ ceilings ─ block ─ ceilings ...                     (run.rs)
 //!                   └─ calls: M = 1, 2, 5 ..  each timed in rounds            (timing.rs)
 //!                        └─ row = median time, bytes, operations,
@@ -19,6 +19,7 @@
 
 mod baseline;
 mod block;
+mod experts;
 mod head;
 mod matmul;
 mod operations;
@@ -70,6 +71,7 @@ struct Operation {
 /// Everything that is measured, in this order.
 const OPERATIONS: &[Operation] = &[
     Operation { name: "matmul", blocks: matmul::blocks },
+    Operation { name: "experts", blocks: experts::blocks },
     Operation { name: "quantize", blocks: rows::quantize },
     Operation { name: "rms_norm", blocks: rows::rms_norm },
     Operation { name: "gated", blocks: rows::gated },
