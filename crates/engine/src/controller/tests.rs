@@ -179,3 +179,10 @@ fn one_roomy_reading_is_no_reason_to_grow() {
     assert_eq!(grown, [4], "two roomy readings in a row let the limits grow");
     assert_ne!(controller.limits, Limits { batch_tokens: 64, running: 8 });
 }
+
+#[test]
+fn each_reason_has_a_name_of_its_own_in_logs() {
+    let reasons = [Reason::TpotLate, Reason::TtftLate, Reason::Roomy, Reason::Idle];
+    let names = reasons.map(Reason::name);
+    assert_eq!(names, ["tpot-late", "ttft-late", "roomy", "idle"]);
+}
