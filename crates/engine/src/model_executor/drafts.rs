@@ -149,6 +149,10 @@ impl<D: Ops> ModelExecutor<D> {
 
     /// Samples along the drafts of a share while they are right; `false` when there was nothing to
     /// sample from.
+    ///
+    /// Nothing to sample from behind a draft that was right is no error yet: the answer may have ended
+    /// with that draft, and then no token follows it. If the answer goes on, the next step finds the
+    /// error.
     pub(super) fn verify(
         &mut self,
         share: &ScheduledSequence,
@@ -167,7 +171,10 @@ impl<D: Ops> ModelExecutor<D> {
                     Some(token) => {
                         (Sampled { token, logprobs: None }, rows.draft_after(row, token))
                     }
-                    None => return self.fail(share.id, Fault::Damaged),
+                    None if self.scratch.path.is_empty() => {
+                        return self.fail(share.id, Fault::Damaged);
+                    }
+                    None => return true,
                 },
                 Answered::Logits { n_certain, .. } if nth < *n_certain => {
                     let token = rows.tokens[row + 1];
@@ -178,7 +185,10 @@ impl<D: Ops> ModelExecutor<D> {
                     let logits = &mut logits[(nth - *n_certain) * vocab_size..][..self.n_sampled];
                     match self.judge(share, rows, row, logits) {
                         Ok(decided) => decided,
-                        Err(fault) => return self.fail(share.id, fault),
+                        Err(fault) if self.scratch.path.is_empty() => {
+                            return self.fail(share.id, fault);
+                        }
+                        Err(_) => return true,
                     }
                 }
             };

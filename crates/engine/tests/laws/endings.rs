@@ -3,6 +3,7 @@
 use pelton_base::{
     Ask, Constraint, FinishReason, RequestId, SamplingParams, ServiceParams, TokenId,
 };
+use pelton_engine::spec::Verification;
 use pelton_engine::{SampledToken, SpecMethod, SpecStats};
 use pelton_model::{Compute, ModelFiles};
 use std::sync::Arc;
@@ -25,6 +26,48 @@ fn a_rule_that_allows_nothing_ends_its_request_alone() {
         assert_eq!(finish, FinishReason::Error, "{method:?}");
         assert!(alone[2].0.starts_with(&tokens) && tokens.len() <= 3, "{tokens:?}");
         assert_eq!((&ended[..2], &ended[2..]), (&alone[..2], &alone[3..]), "{method:?}");
+    }
+}
+
+/// A rule allows nothing behind the token with which an answer ends. A draft of that token may be right,
+/// and nothing behind it is an error: the answer is complete.
+#[test]
+fn an_answer_that_its_rule_completes_is_complete_with_any_drafts() {
+    let (files, _folder) = open("llama3", "BF16");
+    let complete = |is_secret| {
+        Some(Constraint(Arc::new(Comb { end: Some(3), is_secret, ..Comb::default() })))
+    };
+    let asked = || -> Vec<Ask> {
+        let ends: Vec<TokenId> = (0..VOCAB).filter(|token| token % 3 == 2).map(TokenId).collect();
+        let with_rule = |(i, request): (usize, Ask)| Ask {
+            stop_tokens: ends.clone(),
+            constraint: complete(i % 2 == 1),
+            ..request
+        };
+        requests().into_iter().enumerate().map(with_rule).collect()
+    };
+    let (alone, _) = answers(&files, Compute::Auto, &World::plain(), asked(), false);
+    for (tokens, finish, _) in &alone {
+        assert_eq!((tokens.len(), *finish), (3, FinishReason::Stop));
+    }
+    let whole_model = {
+        let mut config = forced(SpecMethod::EarlyExit);
+        config.spec.exit_layers = Some(2);
+        config
+    };
+    let methods = SpecMethod::ALL.iter().map(|method| forced(*method));
+    for config in methods.chain([whole_model]) {
+        let method = config.spec.method;
+        for verification in [Verification::Match, Verification::Rejection] {
+            let mut world = World { config: config.clone(), ..World::plain() };
+            world.config.spec.verification = verification;
+            let (drafted, _) = answers(&files, Compute::Auto, &world, asked(), true);
+            for (i, (got, expected)) in drafted.iter().zip(&alone).enumerate() {
+                let is_same = verification == Verification::Match || i == 0 || i == 3;
+                assert!(!is_same || got == expected, "{method:?} {verification:?}, request {i}");
+                assert_eq!((got.0.len(), got.1), (3, FinishReason::Stop), "{method:?}, request {i}");
+            }
+        }
     }
 }
 
