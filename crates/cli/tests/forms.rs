@@ -367,3 +367,34 @@ fn run_has_the_same_forms_and_calls() {
     refused(&["--tool-parser", "nope", "--chat"], &["tool", "nope", "hermes"]);
     refused(&["--choice", "a", "--ignore-eos"], &["ignore"]);
 }
+
+#[test]
+fn an_answer_that_its_form_completes_is_the_same_with_any_drafts() {
+    let drafts = [&["--spec", "early-exit:2"][..], &["--spec", "draft:story-draft"]];
+    for flags in drafts {
+        let server = Server::start(flags).expect("it starts");
+        for (temperature, seed) in [(0, 0), (1, 1), (1, 2), (1, 3)] {
+            let with = |speculation: Value| {
+                let body = json!({"prompt": "Once upon a time", "max_tokens": 20, "seed": seed,
+                    "temperature": temperature, "speculation": speculation,
+                    "structured_outputs": {"regex": "(cat|dog)[0-9]{2}"}});
+                server.post("/v1/completions", &body).expect("answered")["choices"][0].clone()
+            };
+            let plain = with(json!({"method": "off"}));
+            assert_eq!(plain["finish_reason"], "stop", "{plain}");
+            assert_eq!(with(json!({"always": true})), plain, "{flags:?}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn white_space_before_an_answer_without_a_thought_is_no_thought() {
+    let server = Server::start(&["--reasoning-parser", "deepseek_r1"]).expect("it starts");
+    let newline = server.post("/tokenize", &json!({"prompt": "\n", "add_special_tokens": false}));
+    let newline = newline.expect("tokens")["tokens"][0].to_string();
+    let body = json!({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2,
+        "temperature": 0, "logit_bias": {newline: 100}});
+    let body = server.post("/v1/chat/completions", &body).expect("answered");
+    assert_eq!(body["choices"][0]["message"]["content"], "\n\n");
+    assert_eq!(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 0, "{body}");
+}

@@ -122,6 +122,7 @@ impl Generating {
                 stop: StopMatcher::new(&start.stop),
                 usage: Usage { prompt_tokens, ..Usage::default() },
                 reader: start.reader.as_ref().map(|options| Reader::new(options.clone())),
+                n_undecided: 0,
                 n_calls: 0,
                 malformed_call: false,
                 has_begun: false,
@@ -421,9 +422,7 @@ impl Generating {
         let outcome = choice.watch(&piece, self.min_tokens);
         choice.read(&outcome.text, event);
         self.stopped(idx, outcome.matched, end, event);
-        let choice = &mut self.choices[idx];
-        let thinks = choice.reader.as_ref().is_some_and(|reader| !reader.is_past_thought());
-        choice.usage.reasoning_tokens += usize::from(thinks);
+        self.choices[idx].count_thought();
     }
 
     /// Notes that a stop string ended an answer, if one did.

@@ -28,7 +28,7 @@ mod tool;
 
 pub use answer::{Answer, Delta, End};
 pub use formats::{Parser, TOOL_FORMATS, ToolFormat, Trust, tool_format, tool_format_of_template};
-pub use reader::{Reader, ReaderOptions, read};
+pub use reader::{Reader, ReaderOptions, Standing, read};
 pub use reasoning::{
     REASONING_FORMATS, ReasoningFormat, reasoning_format, reasoning_format_of_template,
 };

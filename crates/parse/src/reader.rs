@@ -27,6 +27,17 @@ pub struct Reader {
     rest: String,
 }
 
+/// What the text that was read last belongs to, for counting the tokens of thoughts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Standing {
+    /// The next text decides: so far there is only white space, or the header of a message.
+    Undecided,
+    /// A thought.
+    Thought,
+    /// Content or a call.
+    Said,
+}
+
 /// How far the thought has come.
 enum Thought {
     /// Nothing but white space so far, kept here.
@@ -85,9 +96,14 @@ impl Reader {
         End { deltas, ..end }
     }
 
-    /// Whether the thought is over, or there is none.
-    pub fn is_past_thought(&self) -> bool {
-        matches!(self.thought, Thought::Over | Thought::Past)
+    /// What the text that was read last belongs to. The mark that ends a thought is no part of it.
+    pub fn standing(&self) -> Standing {
+        match self.thought {
+            Thought::Before(_) => Standing::Undecided,
+            Thought::Within { .. } => Standing::Thought,
+            Thought::Over => Standing::Said,
+            Thought::Past => self.content.as_ref().map_or(Standing::Said, |read| read.standing()),
+        }
     }
 
     fn read(&mut self, text: &str, is_last: bool, deltas: &mut Vec<Delta>) {
@@ -178,4 +194,37 @@ pub fn read(options: ReaderOptions, text: &str) -> Answer {
     reader.push(text).iter().for_each(|delta| answer.add(delta));
     answer.end(&reader.finish());
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reasoning_format;
+
+    /// What the text belongs to after each piece.
+    fn standings(format: &str, pieces: &[&str]) -> Vec<Standing> {
+        let reasoning = reasoning_format(format);
+        assert!(reasoning.is_some(), "{format}");
+        let mut reader = Reader::new(ReaderOptions { reasoning, ..ReaderOptions::default() });
+        let mut read = |piece: &&str| {
+            reader.push(piece);
+            reader.standing()
+        };
+        pieces.iter().map(&mut read).collect()
+    }
+
+    #[test]
+    fn text_is_undecided_until_a_thought_or_an_answer_begins() {
+        use Standing::{Said, Thought, Undecided};
+        let thought = ["\n", "<th", "ink>", "Hm", ".</", "think>", "\n", "Yes"];
+        let expected = [Undecided, Undecided, Thought, Thought, Thought, Said, Said, Said];
+        assert_eq!(standings("deepseek_r1", &thought), expected);
+        assert_eq!(standings("deepseek_r1", &["\n", "Yes", " <think>"]), [Undecided, Said, Said]);
+        let channels =
+            ["<|channel|>", "analysis", "<|message|>", "Hm", "<|end|>", "<|start|>", "assistant"];
+        let expected = [Undecided, Undecided, Thought, Thought, Undecided, Undecided, Undecided];
+        assert_eq!(standings("openai_gptoss", &channels), expected);
+        let answer = ["<|channel|>", "final", "<|message|>", "Yes", "<|return|>"];
+        assert_eq!(standings("openai_gptoss", &answer), [Undecided, Undecided, Said, Said, Said]);
+    }
 }

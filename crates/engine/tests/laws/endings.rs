@@ -34,9 +34,8 @@ fn a_rule_that_allows_nothing_ends_its_request_alone() {
 #[test]
 fn an_answer_that_its_rule_completes_is_complete_with_any_drafts() {
     let (files, _folder) = open("llama3", "BF16");
-    let complete = |is_secret| {
-        Some(Constraint(Arc::new(Comb { end: Some(3), is_secret, ..Comb::default() })))
-    };
+    let complete =
+        |is_secret| Some(Constraint(Arc::new(Comb { end: Some(3), is_secret, ..Comb::default() })));
     let asked = || -> Vec<Ask> {
         let ends: Vec<TokenId> = (0..VOCAB).filter(|token| token % 3 == 2).map(TokenId).collect();
         let with_rule = |(i, request): (usize, Ask)| Ask {
@@ -65,7 +64,11 @@ fn an_answer_that_its_rule_completes_is_complete_with_any_drafts() {
             for (i, (got, expected)) in drafted.iter().zip(&alone).enumerate() {
                 let is_same = verification == Verification::Match || i == 0 || i == 3;
                 assert!(!is_same || got == expected, "{method:?} {verification:?}, request {i}");
-                assert_eq!((got.0.len(), got.1), (3, FinishReason::Stop), "{method:?}, request {i}");
+                assert_eq!(
+                    (got.0.len(), got.1),
+                    (3, FinishReason::Stop),
+                    "{method:?}, request {i}"
+                );
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use pelton_base::{FinishReason, TokenId, Usage};
 use pelton_engine::{Fault, TokenStream, Trace};
-use pelton_parse::{Delta, Reader};
+use pelton_parse::{Delta, Reader, Standing};
 use pelton_text::{Detokenizer, Tokenizer};
 
 use crate::beam::BeamScore;
@@ -18,6 +18,9 @@ pub(super) struct Choice {
     pub(super) usage: Usage,
     /// Takes thoughts and calls out of the text; `None` where the text is all.
     pub(super) reader: Option<Reader>,
+    /// Tokens before which no thought has begun, and after which one may still: white space, or the
+    /// header of a message.
+    pub(super) n_undecided: usize,
     pub(super) n_calls: usize,
     pub(super) malformed_call: bool,
     /// Whether its first event has come.
@@ -51,6 +54,17 @@ impl Choice {
         };
         for delta in reader.push(text) {
             self.tell(delta, event);
+        }
+    }
+
+    /// Counts the token whose text was read last, if it belongs to a thought.
+    pub(super) fn count_thought(&mut self) {
+        match self.reader.as_ref().map(Reader::standing) {
+            Some(Standing::Undecided) => self.n_undecided += 1,
+            Some(Standing::Thought) => {
+                self.usage.reasoning_tokens += std::mem::take(&mut self.n_undecided) + 1;
+            }
+            Some(Standing::Said) | None => self.n_undecided = 0,
         }
     }
 

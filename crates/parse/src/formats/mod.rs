@@ -22,7 +22,7 @@ pub(crate) use openai::parser as harmony_parser;
 use pelton_base::Shape;
 
 use crate::read::{Calls, Driver, Output, Program};
-use crate::{Delta, Demand, End, ShapeError, Tool};
+use crate::{Delta, Demand, End, ShapeError, Standing, Tool};
 
 /// A way to write tool calls.
 pub trait ToolFormat: Sync {
@@ -84,6 +84,9 @@ pub trait Parser: Send {
 
     /// Ends the answer.
     fn finish(&mut self) -> End;
+
+    /// What the text that was read last belongs to.
+    fn standing(&self) -> Standing;
 }
 
 /// Every format, those with marks that others share after the others.

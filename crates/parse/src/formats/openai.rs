@@ -15,7 +15,7 @@ use pelton_base::Shape;
 use super::{Parser, ToolFormat, Trust};
 use crate::read::{ArgumentsReader, Begins, Driver, Found, Machine, Output, Took, begins, find};
 use crate::shape::{Calling, Placed, mark, one_of};
-use crate::{Demand, ShapeError, Tool};
+use crate::{Demand, ShapeError, Standing, Tool};
 
 pub(super) struct OpenAi;
 
@@ -322,6 +322,15 @@ impl Machine for Harmony {
                 out.cut(true);
             }
             State::Outside | State::Body(_) => out.text(text),
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        match self.state {
+            // A thought may follow, unless the model has said something.
+            State::Outside | State::Header(_) if !self.has_content => Standing::Undecided,
+            State::Body(Body::Thought) => Standing::Thought,
+            _ => Standing::Said,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Output;
 use super::marks::count;
-use crate::{Delta, End, Parser};
+use crate::{Delta, End, Parser, Standing};
 
 /// Reads text step by step.
 pub(crate) trait Machine: Send {
@@ -13,6 +13,9 @@ pub(crate) trait Machine: Send {
 
     /// Ends the answer with `text`, at which [`step`](Self::step) asked for more.
     fn end(&mut self, text: &str, out: &mut Output);
+
+    /// What the text that was read last belongs to.
+    fn standing(&self) -> Standing;
 }
 
 /// A machine, the text that it has not read, and its output.
@@ -57,6 +60,10 @@ impl<M: Machine> Parser for Driver<M> {
         let rest = self.run(&rest, true);
         self.machine.end(rest, &mut self.out);
         self.out.end()
+    }
+
+    fn standing(&self) -> Standing {
+        self.machine.standing()
     }
 }
 

@@ -11,8 +11,8 @@ use super::program::{Arm, NameForm, Next, Part, Program, Trigger};
 use super::python::PythonReader;
 use super::value::ValueReader;
 use super::{ArgumentsReader, Machine, Output, Took};
-use crate::Tool;
 use crate::read::json::{Fed, quoted};
+use crate::{Standing, Tool};
 
 /// Longest name of a tool or a parameter, in bytes.
 pub(crate) const MOST_NAME: usize = 256;
@@ -457,6 +457,10 @@ impl Machine for Calls {
             true => out.forget_marks(),
             false => out.cut(!self.trigger().is_common),
         }
+    }
+
+    fn standing(&self) -> Standing {
+        Standing::Said
     }
 }
 
