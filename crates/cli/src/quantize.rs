@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use pelton_bench::record::{Measure, Reads, Reported};
-use pelton_model::{ModelFiles, layer_shape};
+use pelton_model::layer_shape;
 use pelton_quantize::{
     Job, LEAST_EXPERT_ROWS, Method, Needs, QuantizeError, Report, Samples, Watch, check_target,
     quantize as write,
@@ -89,9 +89,6 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
     let report = write(&mut files, &job, cpu, &args.output, watch);
     bar.finish_and_clear();
     let report = report.map_err(failure)?.ok_or_else(Failure::interrupted)?;
-    // The folder that is reported is one that can be read back.
-    let read_back = ModelFiles::open(&args.output).and_then(|files| pelton_model::check(&files));
-    read_back.map_err(|error| Failure::from(error).at("reading the result back"))?;
     let output = Output {
         input: &args.input,
         output: &args.output,

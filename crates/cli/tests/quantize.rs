@@ -710,3 +710,27 @@ fn modules_that_are_kept_keep_their_bytes() {
     let args = ["run", "-m", &world.path("out"), "--raw", "--json", "-n", "4", "the moth"];
     pelton(&args).json();
 }
+
+/// A layer of a decoder with cross-attention is two layers of one name: its tensors are written once.
+#[test]
+fn models_of_an_encoder_and_a_decoder_are_quantized_whole() {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/seq2seq");
+    for name in ["bart", "mbart", "t5", "t5-gated", "mt5"] {
+        let folder = tempfile::tempdir().expect("temp");
+        let at = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+        std::fs::create_dir(at("source")).expect("created");
+        for file in ["config.json", "model.safetensors"] {
+            let source = models.join(name).join(file);
+            std::fs::copy(source, Path::new(&at("source")).join(file)).expect("copied");
+        }
+        for method in ["rtn", "fp8"] {
+            let flags = ["--method", method, "--group", "row"];
+            let flags = if method == "rtn" { &flags[..] } else { &flags[..2] };
+            let outcome = pelton(&[&["quantize", &at("source"), &at(method)][..], flags].concat());
+            assert_eq!(outcome.code, Some(0), "{name} by {method}: {}", outcome.stderr);
+            let args = ["run", "-m", &at(method), "--tokens", "5,6,7", "-n", "6", "-q"];
+            let outcome = pelton(&[&args[..], &["--temperature", "0"]].concat());
+            assert_eq!(outcome.code, Some(0), "{name} by {method}: {}", outcome.stderr);
+        }
+    }
+}

@@ -72,6 +72,9 @@ pub enum QuantizeError {
     /// The model cannot be read.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The folder that was written cannot be loaded, and was removed.
+    #[error("reading the result back: {0}")]
+    ReadBack(ModelError),
     /// A file of tensors cannot be written.
     #[error(transparent)]
     Tensor(#[from] TensorError),

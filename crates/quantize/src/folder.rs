@@ -180,7 +180,7 @@ impl Folder {
             }
         }
         let quantized: Vec<String> =
-            self.modules[layer].iter().map(|module| format!("{module}.weight")).collect();
+            self.modules.iter().flatten().map(|module| format!("{module}.weight")).collect();
         let vectors: Vec<(TensorView<'_>, Vec<u8>)> = solved
             .vectors
             .iter()
@@ -191,7 +191,8 @@ impl Folder {
             })
             .collect();
         let is_kept = |name: &&str| {
-            name.starts_with(&self.prefixes[layer])
+            // Two layers may have one prefix: an attention and a cross-attention.
+            self.prefixes.iter().position(|prefix| name.starts_with(prefix)) == Some(layer)
                 && !quantized.iter().any(|own| own == name)
                 && !apart.replaced.contains(*name)
                 && !solved.vectors.contains_key(*name)
@@ -244,6 +245,10 @@ impl Folder {
             let synced = fs::File::open(&path).and_then(|file| file.sync_all());
             synced.map_err(QuantizeError::io(&path))?;
         }
+        // What users find can be loaded.
+        let read_back =
+            ModelFiles::open(&self.temporary).and_then(|files| pelton_model::check(&files));
+        read_back.map_err(QuantizeError::ReadBack)?;
         self.progress.remove()?;
         fs::rename(&self.temporary, &self.target).map_err(QuantizeError::io(&self.target))?;
         self.is_published = true;
