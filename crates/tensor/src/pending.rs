@@ -7,7 +7,9 @@
 //! ```
 //!
 //! Readers of the target see the whole old file or the whole new file; a process that has the old
-//! file mapped keeps it. On a file system without nameless files (NFS, some overlays) the file has
+//! file mapped keeps it. A link stays, and the file that it leads to is replaced; the new file has the
+//! permissions of the old one. Devices and pipes are refused, because a rename would put a file in their
+//! place. On a file system without nameless files (NFS, some overlays) the file has
 //! its temporary name from the start; it is removed when the value is dropped, and stays when the
 //! process is killed.
 //!
@@ -33,17 +35,36 @@ impl PendingFile {
     ///
     /// # Errors
     ///
-    /// The system's own, when the folder is missing or may not be written to.
+    /// A target that is a folder, a device or a pipe; the system's own, when the folder is missing or may
+    /// not be written to.
     pub fn create(target: &Path) -> io::Result<Self> {
-        match open_unnamed(folder_of(target)) {
+        Self::create_by(target, |target| match open_unnamed(folder_of(target)) {
             Ok(file) => Ok(Self::new(file, target, temporary_name(target), false)),
             // Kernels and file systems without nameless files report different errors, so every
             // error leads to the second way; it reports a fault of the folder too.
-            Err(_) => Self::create_named(target),
-        }
+            Err(_) => Self::open_named(target),
+        })
     }
 
-    fn create_named(target: &Path) -> io::Result<Self> {
+    /// Begins a file by one of the two ways.
+    fn create_by(target: &Path, open: impl FnOnce(&Path) -> io::Result<Self>) -> io::Result<Self> {
+        let permissions = match std::fs::metadata(target) {
+            Ok(old) if old.is_file() => Some(old.permissions()),
+            Ok(old) => {
+                let what = if old.is_dir() { "a folder" } else { "a device or a pipe" };
+                let message = format!("expected a file, got {what}");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+            }
+            Err(_) => None,
+        };
+        let pending = open(&behind_links(target)?)?;
+        if let Some(permissions) = permissions {
+            pending.file.set_permissions(permissions)?;
+        }
+        Ok(pending)
+    }
+
+    fn open_named(target: &Path) -> io::Result<Self> {
         let temporary = temporary_name(target);
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&temporary)?;
         Ok(Self::new(file, target, temporary, true))
@@ -93,6 +114,23 @@ impl Drop for PendingFile {
             let _ = std::fs::remove_file(&self.temporary);
         }
     }
+}
+
+/// The path that the links at `target` lead to, whether there is a file or not.
+///
+/// # Errors
+///
+/// Links that lead to one another.
+fn behind_links(target: &Path) -> io::Result<PathBuf> {
+    let mut path = target.to_owned();
+    // As many as Linux follows.
+    for _ in 0..40 {
+        match std::fs::read_link(&path) {
+            Ok(next) => path = folder_of(&path).join(next),
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "too many links lead to one another"))
 }
 
 fn folder_of(target: &Path) -> &Path {
@@ -147,7 +185,11 @@ mod tests {
     use super::*;
 
     type Create = fn(&Path) -> io::Result<PendingFile>;
-    const WAYS: [Create; 2] = [PendingFile::create, PendingFile::create_named];
+    const WAYS: [Create; 2] = [PendingFile::create, create_named];
+
+    fn create_named(target: &Path) -> io::Result<PendingFile> {
+        PendingFile::create_by(target, PendingFile::open_named)
+    }
 
     fn names(folder: &Path) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(folder).expect("a folder");
@@ -194,12 +236,66 @@ mod tests {
             assert!(create(&file.join("target")).is_err());
             assert!(create(&folder.path().join("missing/target")).is_err());
         }
-        // A folder in the target's place: the rename fails, and the temporary name goes.
-        std::fs::create_dir(folder.path().join("target")).expect("a folder");
+        // A folder in the target's place, there before the file or after it: then the rename fails, and
+        // the temporary name goes.
+        let target = folder.path().join("target");
         for create in WAYS {
-            let pending = create(&folder.path().join("target")).expect("begins");
+            let pending = create(&target).expect("begins");
+            std::fs::create_dir(&target).expect("a folder");
             assert!(pending.publish().is_err());
+            let error = create(&target).expect_err("a folder").to_string();
+            assert_eq!(error, "expected a file, got a folder");
             assert_eq!(names(folder.path()).len(), 2);
+            std::fs::remove_dir(&target).expect("removed");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_stay_and_lead_to_the_new_file_with_the_permissions_of_the_old_one() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        for create in WAYS {
+            let folder = tempfile::tempdir().expect("temp");
+            let at = |name: &str| folder.path().join(name);
+            std::fs::create_dir(at("below")).expect("a folder");
+            symlink("below/second", at("first")).expect("linked");
+            symlink("../file", at("below/second")).expect("linked");
+            for text in ["new", "newer"] {
+                let mut pending = create(&at("first")).expect("begins");
+                pending.write_all(text.as_bytes()).expect("written");
+                pending.publish().expect("published");
+                assert_eq!(std::fs::read_to_string(at("file")).expect("there"), text);
+                assert!(at("first").is_symlink() && at("below/second").is_symlink());
+                let private = std::fs::Permissions::from_mode(0o600);
+                std::fs::set_permissions(at("file"), private).expect("ours");
+            }
+            let mode = |path: PathBuf| std::fs::metadata(path).expect("there").permissions().mode();
+            create(&at("file")).expect("begins").publish().expect("published");
+            assert_eq!(mode(at("file")) & 0o777, 0o600);
+            symlink("around", at("around")).expect("linked");
+            assert!(create(&at("around")).is_err(), "a link to itself");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn devices_and_pipes_are_refused_and_stay() {
+        use std::os::unix::fs::FileTypeExt;
+        let (reader, writer) = io::pipe().expect("a pipe");
+        let pipe = PathBuf::from(format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&writer)));
+        for create in WAYS {
+            for target in [Path::new("/dev/null"), &pipe] {
+                let error = create(target).expect_err("no file").to_string();
+                assert_eq!(
+                    error,
+                    "expected a file, got a device or a pipe",
+                    "{}",
+                    target.display()
+                );
+            }
+        }
+        drop(reader);
+        let null = std::fs::metadata("/dev/null").expect("there");
+        assert!(null.file_type().is_char_device());
     }
 }
