@@ -72,6 +72,30 @@ fn a_batch_that_ctrl_c_stops_goes_on_where_it_ended() {
     assert_eq!((names.len(), results(&output).len()), (N, N), "each line once");
 }
 
+/// Lines that come one by one are answered one by one, and Ctrl-C ends a batch that waits for the next.
+#[test]
+fn a_batch_of_a_pipe_answers_each_line_at_once_and_ctrl_c_ends_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = folder.path().join("out.jsonl");
+    let args = ["batch", "/dev/stdin", text(&output)];
+    let mut command = command(&args);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary starts");
+    let mut lines = child.stdin.take().expect("a pipe");
+    for i in 0..3 {
+        lines.write_all(line(i, 2).as_bytes()).expect("taken");
+        while n_results(&output) < i + 1 {
+            assert!(child.try_wait().expect("a child").is_none(), "it waits for more lines");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+    signal("INT", child.id());
+    let stopped = outcome(&child.wait_with_output().expect("it ends"));
+    assert_eq!(stopped.code, Some(130), "{}", stopped.stderr);
+    assert_eq!(results(&output).len(), 3);
+    drop(lines);
+}
+
 #[test]
 fn a_batch_without_room_keeps_whole_lines_and_goes_on() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -39,7 +39,7 @@ impl Input {
     }
 
     /// The lines, whose reader counts what it reads.
-    pub(super) fn reader(self) -> impl BufRead {
+    pub(super) fn reader(self) -> impl BufRead + Send + 'static {
         BufReader::new(Counting { file: self.file, n_read: self.n_read })
     }
 }

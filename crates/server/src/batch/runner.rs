@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::call::{Answer, Caller, call};
 use super::done::{Done, hash};
@@ -143,48 +143,50 @@ impl BatchRunner {
 
     /// Runs the lines of `input` that are not `done`, until all have results or `stop` becomes true.
     ///
+    /// A thread reads the lines, so that results are kept and `stop` is seen while the next line is
+    /// awaited. It ends with the input, or at the next line after the run has ended.
+    ///
     /// # Errors
     ///
     /// See [`RunError`]. Results that were kept before stay.
     pub async fn run(
         &self,
-        input: impl BufRead,
+        input: impl BufRead + Send + 'static,
         done: &Done,
         options: &RunOptions,
         sink: &mut impl Sink,
         mut stop: watch::Receiver<bool>,
     ) -> Result<(Ended, Counts), RunError> {
-        let mut lines = LineReader::new(input, self.most_line_bytes);
+        let mut lines = read_ahead(LineReader::new(input, self.most_line_bytes))?;
         let mut run = Run { sink, counts: Counts::default(), names: HashMap::new() };
         let mut running = FuturesUnordered::new();
         let (mut n_held, mut is_read) = (0, false);
         loop {
-            while !is_read
-                && running.len() < options.n_parallel.max(1)
-                && (running.is_empty() || n_held < HELD_BYTES)
-            {
-                if *stop.borrow() {
-                    return Ok((Ended::Stopped, run.counts));
-                }
-                match lines.next().map_err(RunError::Input)? {
-                    None => is_read = true,
-                    Some((number, line)) => {
-                        if let Some(line) = run.take(number, line, done, options)? {
-                            n_held += line.body.len();
-                            running.push(self.ask(number, line));
-                        }
-                    }
-                }
+            let has_room = running.len() < options.n_parallel.max(1)
+                && (running.is_empty() || n_held < HELD_BYTES);
+            if is_read && running.is_empty() {
+                return Ok((Ended::Whole, run.counts));
             }
-            let asked = tokio::select! {
+            tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return Ok((Ended::Stopped, run.counts)),
-                asked = running.next() => asked,
-            };
-            let Some(asked) = asked else { return Ok((Ended::Whole, run.counts)) };
-            n_held -= asked.n_bytes;
-            if let Some(ended) = run.finish(asked)? {
-                return Ok((ended, run.counts));
+                Some(asked) = running.next() => {
+                    let asked: Asked = asked;
+                    n_held -= asked.n_bytes;
+                    if let Some(ended) = run.finish(asked)? {
+                        return Ok((ended, run.counts));
+                    }
+                }
+                line = lines.recv(), if !is_read && has_room => {
+                    let Some((number, line)) = line.transpose().map_err(RunError::Input)? else {
+                        is_read = true;
+                        continue;
+                    };
+                    if let Some(line) = run.take(number, line, done, options)? {
+                        n_held += line.body.len();
+                        running.push(self.ask(number, line));
+                    }
+                }
             }
         }
     }
@@ -224,6 +226,24 @@ impl BatchRunner {
             left -= step;
         }
     }
+}
+
+/// Reads lines on a thread of its own, one ahead of those that were received.
+fn read_ahead(
+    mut lines: LineReader<impl BufRead + Send + 'static>,
+) -> Result<mpsc::Receiver<io::Result<(u64, Line)>>, RunError> {
+    let (sender, receiver) = mpsc::channel(1);
+    let read = move || {
+        while let Some(line) = lines.next().transpose() {
+            let is_last = line.is_err();
+            if sender.blocking_send(line).is_err() || is_last {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("batch-lines".to_owned());
+    thread.spawn(read).map_err(RunError::Input)?;
+    Ok(receiver)
 }
 
 impl<S: Sink> Run<'_, S> {
