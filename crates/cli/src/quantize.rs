@@ -140,6 +140,10 @@ impl Reported for Output<'_> {
         false
     }
 
+    fn threads(&self) -> Option<usize> {
+        None
+    }
+
     fn reads(&self) -> Option<Reads> {
         None
     }

@@ -15,6 +15,11 @@ pub(crate) fn usage(args: &UsageArgs) -> Result<()> {
         return Err(Failure::new(format!("{}: there is no such file", path.display()))
             .hint("`pelton serve --usage-file FILE` makes it"));
     }
+    // The database would begin a file of its own in an empty one.
+    if path.metadata().is_ok_and(|facts| facts.len() == 0) {
+        let message = format!("{}: the file is empty, and no usage file", path.display());
+        return Err(Failure::new(message).hint("`pelton serve --usage-file FILE` makes one"));
+    }
     let mut file = UsageFile::open(path)?;
     let report = Report::new(&file.load()?, &args.filter());
     let text = match (args.json, args.csv) {

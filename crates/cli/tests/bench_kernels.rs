@@ -22,6 +22,9 @@ fn json_is_one_object_with_machine_ceilings_and_rows() {
         assert!(row["percent"].as_f64().is_some_and(|x| x > 0.0), "{row}");
     }
     assert_eq!(report["interrupted"], false);
+    // Reports of other numbers of threads are not compared in silence.
+    let args = ["bench", "kernels", "--quick", "--json", "--threads", "1", "--filter", "team"];
+    assert_eq!(pelton(&args).json()["report"]["machine"]["threads"], 1);
 }
 
 #[test]

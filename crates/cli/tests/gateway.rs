@@ -374,3 +374,13 @@ fn answers_that_drafts_change_are_not_kept() {
     assert_eq!(word(alone.clone()).as_deref(), Some("miss"));
     assert_eq!(word(alone).as_deref(), Some("hit"));
 }
+
+#[test]
+fn a_report_of_usage_leaves_an_empty_file_as_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("usage");
+    std::fs::write(&file, "").expect("written");
+    let path = file.to_str().expect("UTF-8");
+    pelton(&["usage", "--usage-file", path]).assert_refused(&[path, "empty", "--usage-file"]);
+    assert_eq!(std::fs::metadata(&file).expect("there").len(), 0);
+}

@@ -287,6 +287,10 @@ impl Reported for Report {
         self.interrupted
     }
 
+    fn threads(&self) -> Option<usize> {
+        Some(self.machine.threads)
+    }
+
     fn reads(&self) -> Option<Reads> {
         let n_threads = self.machine.threads;
         let all = self.readings.iter().filter(|Reading(ceilings)| ceilings.n_threads == n_threads);

@@ -236,6 +236,10 @@ impl Reported for Report {
         self.interrupted
     }
 
+    fn threads(&self) -> Option<usize> {
+        Some(self.facts.threads)
+    }
+
     fn reads(&self) -> Option<Reads> {
         let bytes_per_s = self.read_bandwidth.as_ref()?.median;
         Some(Reads { n_threads: self.facts.threads, bytes_per_s })

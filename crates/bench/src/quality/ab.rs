@@ -334,6 +334,10 @@ impl Reported for Report {
         self.interrupted
     }
 
+    fn threads(&self) -> Option<usize> {
+        None
+    }
+
     fn reads(&self) -> Option<Reads> {
         None
     }

@@ -11,7 +11,7 @@ pub struct Machine {
     pub n_processors: usize,
     /// Kernels that compute.
     pub kernels: String,
-    /// Computing threads by default.
+    /// Threads that computed, or those that do by default.
     pub threads: usize,
     /// Processors that the container pays for.
     pub cpu_quota: Option<f64>,

@@ -45,6 +45,9 @@ pub trait Reported: Serialize {
     /// Whether the run ended before all was measured.
     fn is_interrupted(&self) -> bool;
 
+    /// The threads that computed; `None` where the kind does not say it, as for another program.
+    fn threads(&self) -> Option<usize>;
+
     /// The speed of reads from memory that it measured meanwhile, if it did. Each kind says so
     /// itself, so that none forgets it.
     fn reads(&self) -> Option<Reads>;
@@ -104,7 +107,7 @@ impl<'a, R: Reported> Record<'a, R> {
             at,
             interrupted: body.is_interrupted(),
             reads: BesideBaseline::of(body.reads(), &machine),
-            machine,
+            machine: Machine { threads: body.threads().unwrap_or(machine.threads), ..machine },
             noise,
         };
         Self { report, measures: body.measures(), body }

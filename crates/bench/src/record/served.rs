@@ -26,6 +26,10 @@ impl Reported for Simulated<'_> {
         self.0.interrupted
     }
 
+    fn threads(&self) -> Option<usize> {
+        None
+    }
+
     fn reads(&self) -> Option<Reads> {
         None
     }
@@ -40,6 +44,10 @@ impl Reported for Driven<'_> {
 
     fn is_interrupted(&self) -> bool {
         self.0.interrupted
+    }
+
+    fn threads(&self) -> Option<usize> {
+        None
     }
 
     fn reads(&self) -> Option<Reads> {

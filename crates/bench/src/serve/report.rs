@@ -141,6 +141,10 @@ impl Reported for ServeReport {
         self.served.interrupted
     }
 
+    fn threads(&self) -> Option<usize> {
+        None
+    }
+
     fn reads(&self) -> Option<Reads> {
         None
     }

@@ -109,14 +109,15 @@ impl Report {
             let outcomes: Vec<Outcome> = others
                 .filter_map(|(idx, &method)| outcome(&of_batch, idx, method, (spec_max, cost)))
                 .collect();
-            Advice::new(batch, &outcomes)
+            // Where Ctrl-C came before the first figure there is nothing to judge.
+            (!outcomes.is_empty()).then(|| Advice::new(batch, &outcomes))
         });
         Self {
             model: info.name.clone(),
             threads: info.n_threads,
             interrupted: false,
             equal: cells.iter().all(|cell| cell.is_equal.iter().all(|is_equal| *is_equal)),
-            advice: advice.collect(),
+            advice: advice.flatten().collect(),
             figures: cells.iter().flat_map(figure).collect(),
         }
     }
@@ -148,7 +149,11 @@ impl Report {
         ];
         let rows: Vec<[String; 8]> = self.figures.iter().map(Figure::row).collect();
         let equality = self.differing();
-        let equality = equality.as_deref().unwrap_or("All tokens are those of plain decoding.");
+        let all_equal = match self.figures.is_empty() {
+            true => "Nothing was measured.",
+            false => "All tokens are those of plain decoding.",
+        };
+        let equality = equality.as_deref().unwrap_or(all_equal);
         let advice: String = self.advice.iter().map(|advice| advice.text.clone() + "\n").collect();
         let note = if self.interrupted { INTERRUPTED } else { "" };
         let table = table(HEAD, &rows);
@@ -221,6 +226,10 @@ impl Reported for Report {
 
     fn is_interrupted(&self) -> bool {
         self.interrupted
+    }
+
+    fn threads(&self) -> Option<usize> {
+        Some(self.threads)
     }
 
     fn reads(&self) -> Option<Reads> {
@@ -297,6 +306,8 @@ mod tests {
     fn nothing_measured_is_an_empty_table() {
         let cells = [Cell::new(1, &texts(), METHODS.len())];
         let report = Report::new(&info(), &METHODS, &cells, (8, &StepCost::default()));
-        assert!(report.figures.is_empty() && report.advice[0].method.is_none());
+        assert!(report.figures.is_empty() && report.advice.is_empty());
+        let text = report.render();
+        assert!(text.contains("Nothing was measured.") && !text.contains("best here"), "{text}");
     }
 }
