@@ -148,3 +148,43 @@ fn a_key_file_says_which_key_sees_all_tenants() {
     let error = Server::start(&["--config", &config]).err().expect("an unknown scope");
     assert!(error.contains("keys:1") && !error.contains("sk-ops"), "{error}");
 }
+
+/// Offsets of tokens count characters of the text, control tokens of the prompt and characters of several
+/// tokens included; a stream has the numbers of the whole answer.
+#[test]
+fn offsets_and_log_probabilities_of_completions_are_those_of_the_text() {
+    let server = Server::start(&["--threads", "1"]).expect("it listens");
+    for prompt in ["a<|im_end|>b", "\u{65e5}\u{672c} !", "plain"] {
+        let body = json!({"prompt": prompt, "max_tokens": 3, "temperature": 0, "echo": true,
+            "logprobs": 1});
+        let choice = &server.post("/v1/completions", &body).expect("answered")["choices"][0];
+        let chars: Vec<char> = choice["text"].as_str().expect("text").chars().collect();
+        let logprobs = &choice["logprobs"];
+        let list = |name: &str| logprobs[name].as_array().expect("a list").clone();
+        let offsets: Vec<usize> =
+            list("text_offset").iter().map(|n| n.as_u64().expect("a number") as usize).collect();
+        assert_eq!(offsets[0], 0);
+        assert!(offsets.windows(2).all(|pair| pair[0] <= pair[1]), "{offsets:?}");
+        for (token, &offset) in list("tokens").iter().zip(&offsets) {
+            let token = token.as_str().expect("text");
+            // Parts of a character have no text of their own.
+            if !token.contains('\u{fffd}') {
+                let rest: String = chars[offset..].iter().collect();
+                assert!(rest.starts_with(token), "{token:?} at {offset} of {chars:?}");
+            }
+        }
+        let whole: Vec<Value> = list("token_logprobs");
+        for (own, top) in whole.iter().zip(list("top_logprobs")) {
+            let is_there = |top: &serde_json::Map<String, Value>| top.values().any(|x| x == own);
+            assert!(own.is_null() || top.as_object().is_some_and(is_there), "{own} in {top}");
+        }
+        let mut streamed = body.clone();
+        streamed["stream"] = true.into();
+        let head = "POST /v1/completions HTTP/1.1\r\ncontent-type: application/json\r\n";
+        let (_, text) = ask(&server, head, streamed.to_string().as_bytes());
+        let numbers: Vec<String> = whole.iter().map(Value::to_string).collect();
+        for number in numbers.iter().filter(|number| *number != "null") {
+            assert!(text.contains(number.as_str()), "{number} in {text}");
+        }
+    }
+}

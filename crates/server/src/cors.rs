@@ -102,7 +102,9 @@ impl CorsOrigins {
 fn exposed() -> Vec<HeaderName> {
     let names = [
         "x-request-id",
+        "x-pelton-ignored",
         "x-pelton-result-cache",
+        "x-pelton-routed",
         "x-ratelimit-limit-requests",
         "x-ratelimit-remaining-requests",
         "x-ratelimit-reset-requests",

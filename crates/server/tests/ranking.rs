@@ -103,6 +103,8 @@ async fn scores_are_for_one_to_one_and_for_one_to_many() {
     assert!((between - 1.0 / (1.0 + (-raw).exp())).abs() < 1e-9, "{between} {raw}");
     let uneven = server.post("/score", json!({"text_1": [a[0], a[1]], "text_2": b})).await;
     refused(&uneven, "text_1", "2 texts");
+    let both = json!({"text_1": "w1", "text_2": "w2", "use_activation": false, "activation": true});
+    refused(&server.post("/v1/score", both).await, "use_activation", "contradict each other");
     let twice = json!({"text_1": "w1", "query": "w1", "text_2": "w2"});
     refused(&server.post("/score", twice).await, "query", "mean the same");
 }

@@ -139,6 +139,10 @@ async fn auto_needs_rules_and_texts() {
         let named = server.complete(body).await;
         assert_eq!((named.status, routed(&named)), (200, None), "{key}: {}", named.body);
     }
+    // No rule chose a model for a request that was refused.
+    let metrics = server.get("/metrics").await.body;
+    let chosen = r#"pelton_routed_requests_total{rule="auto[0]",from="auto",model="a"}"#;
+    assert_eq!(series(&metrics, chosen), Some(0.0), "{metrics}");
     // Vectors of different models cannot be compared, so no rule chooses among those.
     let body = json!({"model": "auto", "input": "abc"});
     assert_eq!(server.post("/v1/embeddings", body).await.error().0, 404);

@@ -221,14 +221,12 @@ impl Catalog {
             return Ok((self.model(asked)?, None));
         }
         let request = request();
-        let chosen = match asked {
-            Some(AUTO) => rules.choose(&request, tenant),
-            _ => None,
-        };
+        let is_auto = asked == Some(AUTO);
+        if is_auto && request.has_token_ids {
+            return Err(ApiError::auto_with_token_ids());
+        }
+        let chosen = if is_auto { rules.choose(&request, tenant) } else { None };
         if let Some(chosen) = &chosen {
-            if request.has_token_ids {
-                return Err(ApiError::auto_with_token_ids());
-            }
             tracing::info!("`{}` chooses {} for {request}", chosen.rule, chosen.to);
         }
         let wanted = chosen.as_ref().map(|chosen| chosen.to.as_str()).or(asked);

@@ -56,6 +56,18 @@ impl<'a> Fields<'a> {
         self.typed(name, "true or false", Expected::Bool)
     }
 
+    /// Whether scores go through their activation: `use_activation`, or `activation`, its older name.
+    pub(crate) fn activation(&mut self) -> Result<Option<bool>, ApiError> {
+        let (new, old) = (self.bool("use_activation")?, self.bool("activation")?);
+        match new.zip(old) {
+            Some((new, old)) if new != old => {
+                let message = "`use_activation` and `activation` contradict each other";
+                Err(ApiError::param("use_activation", message))
+            }
+            _ => Ok(new.or(old)),
+        }
+    }
+
     pub(crate) fn f32(&mut self, name: &str) -> Result<Option<f32>, ApiError> {
         Ok(self.typed::<f64>(name, "a number", Expected::Number)?.map(|x| x as f32))
     }

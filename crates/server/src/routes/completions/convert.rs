@@ -37,8 +37,8 @@ pub(crate) struct Echo {
 
 /// Turns events into choices, and counts the characters of each choice so far.
 pub(crate) struct Pieces {
-    /// Characters of the tokens so far, per choice; `None` before the first event.
-    n_chars: Vec<Option<usize>>,
+    /// Where the next token of each choice begins; `None` before the first event.
+    offsets: Vec<Option<Offset>>,
     ask: Ask,
     /// One per prompt, or none where prompts are not shown.
     echoes: Vec<Echo>,
@@ -49,7 +49,7 @@ pub(crate) struct Pieces {
 impl Pieces {
     /// Pieces of `n_choices` answers to the prompts of `echoes`, which share them evenly.
     pub(crate) fn new(n_choices: usize, ask: Ask, echoes: Vec<Echo>) -> Self {
-        Self { n_chars: vec![None; n_choices], ask, echoes, n_top: usize::MAX }
+        Self { offsets: vec![None; n_choices], ask, echoes, n_top: usize::MAX }
     }
 
     /// The same with this many of the likeliest tokens in each place of an echoed prompt.
@@ -59,7 +59,7 @@ impl Pieces {
 
     /// The prompt of a choice.
     fn echo(&self, idx: usize) -> Option<&Echo> {
-        let per_prompt = self.n_chars.len() / self.echoes.len().max(1);
+        let per_prompt = self.offsets.len() / self.echoes.len().max(1);
         self.echoes.get(idx / per_prompt)
     }
 
@@ -68,8 +68,8 @@ impl Pieces {
         let idx = event.choice;
         let reason = event.finish.as_ref().map(finish_reason).transpose()?;
         let stop_reason = event.finish.as_ref().and_then(StopReason::of);
-        let is_first = self.n_chars[idx].is_none();
-        let mut n_chars = self.n_chars[idx].unwrap_or(0);
+        let is_first = self.offsets[idx].is_none();
+        let mut offset = self.offsets[idx].take().unwrap_or_default();
         let mut choice = Choice { finish_reason: reason, stop_reason, ..empty(idx) };
         choice.token_ids = self.ask.shown.ids(&event.tokens);
         choice.logprobs = self.ask.logprobs.then(Logprobs::default);
@@ -80,7 +80,7 @@ impl Pieces {
             if echo {
                 choice.text = shown.map(|echo| echo.text).unwrap_or_default();
                 if let (Some(logprobs), Some(prompt)) = (&mut choice.logprobs, &event.prompt) {
-                    self.add_prompt(logprobs, prompt, &mut n_chars);
+                    self.add_prompt(logprobs, prompt, &choice.text, &mut offset);
                 }
             }
         }
@@ -90,29 +90,40 @@ impl Pieces {
                 // Control tokens have no text, so they have log probabilities only behind a prompt,
                 // whose control tokens are listed too.
                 if token.logprob.is_some() && (echo || !token.is_special) {
-                    self.add(logprobs, &token, usize::MAX, &mut n_chars);
+                    self.add(logprobs, &token, usize::MAX, &mut offset);
                 }
             }
         }
-        self.n_chars[idx] = Some(n_chars);
+        self.offsets[idx] = Some(offset);
         Ok(choice)
     }
 
-    fn add_prompt(&self, out: &mut Logprobs, prompt: &[PromptToken], n_chars: &mut usize) {
-        for token in prompt {
-            self.add(out, &token.token, self.n_top, n_chars);
+    /// Adds the tokens of a prompt that is shown as `text`. It may show control tokens, which have no
+    /// text in answers.
+    fn add_prompt(
+        &self,
+        out: &mut Logprobs,
+        prompt: &[PromptToken],
+        text: &str,
+        offset: &mut Offset,
+    ) {
+        for PromptToken { token, .. } in prompt {
+            self.add(out, token, self.n_top, offset);
+            if token.is_special && offset.is_at(text, &token.bytes) {
+                offset.pass(&token.bytes);
+            }
         }
     }
 
     /// Adds a token; the first of a prompt has no log probability.
-    fn add(&self, out: &mut Logprobs, token: &EventToken, n_top: usize, n_chars: &mut usize) {
+    fn add(&self, out: &mut Logprobs, token: &EventToken, n_top: usize, offset: &mut Offset) {
         let name = |id, bytes: &[u8]| self.ask.shown.name(id, bytes);
         let text = name(token.id, &token.bytes);
-        out.text_offset.push(*n_chars);
+        out.text_offset.push(offset.n_chars);
         if !token.is_special {
-            *n_chars += String::from_utf8_lossy(&token.bytes).chars().count();
+            offset.pass(&token.bytes);
         }
-        let own = token.logprob.as_ref().map(|logprob| finite(logprob.logprob));
+        let own = token.logprob.as_ref().map(|logprob| finite(logprob.logprob).into());
         let top = token.logprob.as_ref().map(|logprob| {
             let mut top = Map::new();
             top.insert(text.clone(), Value::from(finite(logprob.logprob)));
@@ -125,6 +136,43 @@ impl Pieces {
         out.tokens.push(text);
         out.token_logprobs.push(own);
         out.top_logprobs.push(top);
+    }
+}
+
+/// A place in the text of a choice, between two tokens.
+#[derive(Clone, Debug, Default)]
+struct Offset {
+    /// Whole characters before it.
+    n_chars: usize,
+    /// Bytes before it of a character that is not whole yet.
+    begun: Vec<u8>,
+}
+
+impl Offset {
+    /// Passes a token; bytes that are no text count as the characters that stand for them.
+    fn pass(&mut self, bytes: &[u8]) {
+        let mut all = std::mem::take(&mut self.begun);
+        all.extend_from_slice(bytes);
+        let mut chunks = all.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
+            self.n_chars += chunk.valid().chars().count();
+            let invalid = chunk.invalid();
+            let is_last = chunks.peek().is_none();
+            // The beginning of a character has an error without a length.
+            let is_begun =
+                std::str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none());
+            match is_last && is_begun {
+                true => self.begun = invalid.to_vec(),
+                false => self.n_chars += usize::from(!invalid.is_empty()),
+            }
+        }
+    }
+
+    /// Whether `text` goes on with `bytes` here.
+    fn is_at(&self, text: &str, bytes: &[u8]) -> bool {
+        let mut places = text.char_indices().map(|(at, _)| at).chain([text.len()]);
+        let at = places.nth(self.n_chars).unwrap_or(text.len());
+        !bytes.is_empty() && text.as_bytes()[at..].starts_with(bytes)
     }
 }
 
@@ -158,7 +206,7 @@ impl Gatherer {
             token_ids: shown.token_ids.then(Vec::new),
             ..empty(index)
         };
-        Self { choices: (0..pieces.n_chars.len()).map(empty).collect(), pieces, best }
+        Self { choices: (0..pieces.offsets.len()).map(empty).collect(), pieces, best }
     }
 
     /// Adds one event; an answer that failed fails the whole.

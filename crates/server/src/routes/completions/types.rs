@@ -128,7 +128,7 @@ pub(crate) struct Choice {
 pub(crate) struct Logprobs {
     pub(crate) tokens: Vec<String>,
     /// `null` for the first token of a prompt.
-    pub(crate) token_logprobs: Vec<Option<f32>>,
+    pub(crate) token_logprobs: Vec<Option<f64>>,
     /// From tokens to their log probabilities; the chosen token is always among them.
     pub(crate) top_logprobs: Vec<Option<Map<String, Value>>>,
     /// Offset of each token in the text, in characters.

@@ -57,8 +57,7 @@ impl RerankBody {
         let documents = documents.filter(|documents| !documents.is_empty());
         let documents =
             documents.ok_or_else(|| missing("documents", "an array of at least one text"))?;
-        let activation = fields.bool("use_activation")?;
-        let activation = activation.or(fields.bool("activation")?);
+        let activation = fields.activation()?;
         let top_n = fields.usize("top_n")?;
         let return_documents = fields.bool("return_documents")?;
         fields.finish()?;

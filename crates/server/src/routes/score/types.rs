@@ -40,8 +40,7 @@ impl ScoreBody {
         let model = fields.string("model")?;
         let (first, queries) = side(&mut fields, FIRST)?;
         let (second, documents) = side(&mut fields, SECOND)?;
-        let activation = fields.bool("use_activation")?;
-        let activation = activation.or(fields.bool("activation")?);
+        let activation = fields.activation()?;
         fields.finish()?;
         let (n, m) = (queries.len(), documents.len());
         if n != 1 && n != m {
