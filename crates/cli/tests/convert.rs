@@ -202,3 +202,23 @@ fn what_cannot_be_converted_is_refused_and_leaves_nothing() {
     pelton(&["convert", input, output, "--force"]).assert_answered();
     assert_eq!(names(folder.path()), ["out.gguf", "tiny"]);
 }
+
+/// A byte-level vocabulary may merge nothing.
+#[test]
+fn a_vocabulary_without_merges_is_written_and_read() {
+    let folder = tempfile::tempdir().expect("temp");
+    let model = tiny(folder.path());
+    let path = model.join("tokenizer.json");
+    let mut vocabulary: Value =
+        serde_json::from_slice(&std::fs::read(&path).expect("there")).expect("JSON");
+    vocabulary["model"]["merges"] = json!([]);
+    std::fs::write(&path, vocabulary.to_string()).expect("written");
+    let file = folder.path().join("model.gguf");
+    pelton(&["convert", text(&model), text(&file)]).assert_answered();
+    let ids = |model: &Path| {
+        let outcome = pelton_with_input(&["tokenize", "-m", text(model)], b"\"the moth\"");
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        outcome.stdout
+    };
+    assert_eq!(ids(&file), ids(&model));
+}

@@ -102,3 +102,25 @@ impl Feedback {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::Reason;
+
+    #[test]
+    fn moves_of_the_limits_count_as_grown_where_either_limit_grows() {
+        let mut feedback = Feedback::new(&EngineConfig::default());
+        let limits = |batch_tokens, running| Limits { batch_tokens, running };
+        let mut counts = |after| {
+            let (reason, before) = (Reason::Roomy, limits(64, 8));
+            let read = feedback.charts.snapshot(0);
+            feedback.tell(&Decision { reason, before, after, read }, 8);
+            (feedback.n_shrunk, feedback.n_grown)
+        };
+        assert_eq!(counts(limits(64, 7)), (1, 0));
+        assert_eq!(counts(limits(32, 8)), (2, 0));
+        assert_eq!(counts(limits(64, 9)), (2, 1));
+        assert_eq!(counts(limits(96, 8)), (2, 2));
+    }
+}

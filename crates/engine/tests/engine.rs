@@ -514,3 +514,14 @@ fn a_stream_knows_the_steps_of_its_request() {
     }
     end(&engine);
 }
+
+#[test]
+fn an_engine_that_is_driven_by_hand_says_when_it_has_ended() {
+    let executor = FakeExecutor::new(64, 4);
+    let (engine, mut manual) = Engine::manual(executor, EngineConfig::default(), Vec::new());
+    let stream = engine.submit(request(&[1, 2, 3], 4)).expect("taken");
+    assert!((0..20).all(|_| manual.turn()), "it waits for more");
+    engine.shutdown(true);
+    assert!((0..10).any(|_| !manual.turn()), "it has ended");
+    assert_eq!(collect(stream).0.len(), 4);
+}

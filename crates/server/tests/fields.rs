@@ -269,6 +269,11 @@ async fn a_lenient_server_ignores_what_it_does_not_honour_and_says_so() {
     assert_eq!(ignored(&answer), Some("logits_processors, stream_options.x, colour"));
     let plain = server.post(COMPLETIONS, json!({"prompt": "ab"})).await;
     assert_eq!((plain.status, ignored(&plain)), (200, None));
+    let chat = json!({"messages": [{"role": "user", "content": "ab"}], "max_tokens": 2,
+        "truncation_side": "right", "best_of": 2});
+    assert_eq!(strict.post("/v1/chat/completions", chat.clone()).await.status, 400);
+    let answer = server.post("/v1/chat/completions", chat).await;
+    assert_eq!((answer.status, ignored(&answer)), (200, Some("truncation_side, best_of")));
     // A value out of range is no field that the server does not know.
     let wrong = server.post(COMPLETIONS, json!({"prompt": "ab", "top_p": 7, "y": 1})).await;
     assert_eq!((wrong.status, ignored(&wrong)), (400, Some("y")));

@@ -54,9 +54,7 @@ impl GgufVocab {
             })
             .collect::<Result<_, _>>()?;
         // Without merges every text would become single bytes, and the model would answer nonsense.
-        if matches!(model, Some("gpt2" | "gemma4"))
-            && !gguf.metadata().contains_key("tokenizer.ggml.merges")
-        {
+        if model.is_some_and(has_merges) && !gguf.metadata().contains_key("tokenizer.ggml.merges") {
             return Err(missing("tokenizer.ggml.merges"));
         }
         Ok(Self {
@@ -104,6 +102,11 @@ impl GgufVocab {
         let texts = |list: &Vec<Vec<u8>>| GgufArray::Strings(list.clone());
         let kinds = self.kinds.iter().map(|kind| kind.to_gguf()).collect();
         let list = |array: GgufArray| (!array.is_empty()).then_some(GgufValue::Array(array));
+        // Written even where it is empty, as the reader asks for it.
+        let merges = match has_merges(&self.model) {
+            true => Some(GgufValue::Array(texts(&self.merges))),
+            false => list(texts(&self.merges)),
+        };
         let id = |id: Option<u32>| id.map(GgufValue::U32);
         let flag = |flag: Option<bool>| flag.map(GgufValue::Bool);
         let all = [
@@ -112,7 +115,7 @@ impl GgufVocab {
             ("tokens", list(texts(&self.tokens))),
             ("scores", list(GgufArray::F32(self.scores.clone()))),
             ("token_type", list(GgufArray::I32(kinds))),
-            ("merges", list(texts(&self.merges))),
+            ("merges", merges),
             ("bos_token_id", id(self.bos)),
             ("eos_token_id", id(self.eos)),
             ("eot_token_id", id(self.eot)),
@@ -133,6 +136,11 @@ impl GgufVocab {
         };
         all.into_iter().filter_map(named).collect()
     }
+}
+
+/// Whether vocabularies of this kind (`tokenizer.ggml.model`) have a list of merges.
+fn has_merges(model: &str) -> bool {
+    matches!(model, "gpt2" | "gemma4")
 }
 
 fn charsmap(gguf: &Gguf, origin: &str) -> Result<Vec<u8>, TextError> {

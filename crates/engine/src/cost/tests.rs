@@ -184,6 +184,21 @@ fn a_change_of_pace_is_one_of_all_prices() {
     assert!((said / is - 1.0).abs() < 0.25, "{said} {is}");
 }
 
+/// A part of a step that was hardly seen is uncertain on a machine of any pace, so its first times are
+/// believed.
+#[test]
+fn the_first_prompts_are_believed_on_a_machine_far_from_the_prior() {
+    let far = slower(&MACHINE, 1000);
+    // A token costs three times as much as the prior's proportion says.
+    let machine = StepCost { token_ps: far.token_ps * 3, ..far };
+    let mut fit = CostFit::new(Some(MACHINE));
+    (0..200).for_each(|i| fit.observe(&decode(1, i), machine.step_ns(&decode(1, i))));
+    let load = prefill(0, 512);
+    (0..3).for_each(|_| fit.observe(&load, machine.step_ns(&load)));
+    let (said, is) = (fit.cost().step_ns(&load) as f64, machine.step_ns(&load) as f64);
+    assert!((said / is - 1.0).abs() < 0.1, "{said} {is}");
+}
+
 #[test]
 fn the_same_load_over_and_over_is_no_harm() {
     let load = decode(4, 100);

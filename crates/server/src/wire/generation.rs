@@ -10,7 +10,7 @@ use super::form::{Form, form};
 use super::inputs::token_ids;
 use super::json::{Kind, RawValue, each, string, typed, wrong};
 use super::sampling::SamplingFields;
-use super::{Accept, BeamFields, Fields, check_unhonoured, fresh_id};
+use super::{Accept, BeamFields, Fields, check_unhonoured, fresh_id, lenient};
 use crate::error::ApiError;
 use crate::otlp::Parameters;
 
@@ -193,6 +193,7 @@ fn input(fields: &mut Fields<'_>) -> Result<InputOptions, ApiError> {
     };
     if let Some(side) = fields.string("truncation_side")?
         && side != "left"
+        && !lenient::ignores("truncation_side")
     {
         return Err(ApiError::unsupported("truncation_side"));
     }

@@ -9,7 +9,7 @@ use super::types::ChatBody;
 use crate::error::ApiError;
 use crate::limits;
 use crate::wire::json::{Kind, RawValue, brief, each, string, wrong};
-use crate::wire::{Accept, Ask, Fields, Shown, check_unhonoured, generation};
+use crate::wire::{Accept, Ask, Fields, Shown, check_unhonoured, generation, lenient};
 
 /// Checks every range.
 pub(crate) fn check(body: ChatBody, defaults: Generation) -> Result<(ChatRequest, Ask), ApiError> {
@@ -51,7 +51,10 @@ pub(crate) fn check(body: ChatBody, defaults: Generation) -> Result<(ChatRequest
     let beams = body.generation.beams();
     beams.check_stream(body.stream.is_some())?;
     // The width of a beam search; other answers are not ranked here.
-    if body.best_of.is_some_and(|best_of| best_of != 1) && !beams.is_on() {
+    if body.best_of.is_some_and(|best_of| best_of != 1)
+        && !beams.is_on()
+        && !lenient::ignores("best_of")
+    {
         return Err(ApiError::unsupported("best_of"));
     }
     let best_of = body.best_of.filter(|_| beams.is_on());
