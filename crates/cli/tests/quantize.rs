@@ -187,6 +187,12 @@ fn sources_and_flags_that_cannot_be_are_refused_and_leave_nothing() {
     refused(&["--method", "awq", "--bits", "3"], &["--bits", "expected 4"]);
     refused(&["--method", "awq", "--symmetric"], &["--symmetric", "zero points"]);
     refused(&["--method", "rtn", "--act-order"], &["--act-order"]);
+    refused(&["--method", "awq", "--damping", "0.5"], &["--damping", "awq"]);
+    let (input, out) = (world.path("tiny"), world.path("x"));
+    let plain = ["quantize", &input, &out, "--method", "rtn"];
+    for flag in ["--samples", "--sample-length", "--seed"] {
+        pelton(&[&plain[..], &[flag, "3"]].concat()).assert_refused(&["--calibration"]);
+    }
     refused(&["--method", "gptq", "--damping", "2"], &["--damping"]);
     refused(&["--method", "fp8"], &["--group", "`row`", "128"]);
     refused(&["--method", "fp8", "--fp8-type", "e3m4"], &["--fp8-type", "e5m2"]);
@@ -565,12 +571,11 @@ fn an_importance_matrix_is_measured_written_read_and_helps() {
     let (tiny, seen) = (world.path("tiny"), world.path("seen"));
     let gguf = |out: &str, flags: &[&str]| {
         let out = world.path(out);
-        let args = ["quantize", &tiny, &out, "--method", "gguf", "--sample-length", "128"];
-        pelton(&[&args[..], flags].concat())
+        pelton(&[&["quantize", &tiny, &out, "--method", "gguf"], flags].concat())
     };
     let imatrix = world.path("imatrix.gguf");
     let flags = ["--type", "iq4_nl", "--calibration", &seen, "--save-imatrix", &imatrix];
-    gguf("measured.gguf", &flags).assert_answered();
+    gguf("measured.gguf", &[&flags[..], &["--sample-length", "128"]].concat()).assert_answered();
     gguf("read.gguf", &["--type", "iq4_nl", "--imatrix", &imatrix]).assert_answered();
     gguf("plain.gguf", &["--type", "iq4_nl"]).assert_answered();
     let bytes = |name: &str| std::fs::read(world.path(name)).expect("a file");

@@ -73,6 +73,10 @@ impl Options {
         if self.gptq.act_order && method != Method::Gptq {
             return refuse(format!("`--act-order` with `{name}`: only `gptq` has it"));
         }
+        let damping = gptq::Options::default().damping;
+        if self.gptq.damping != damping && method != Method::Gptq && !method.compensates() {
+            return refuse(format!("`--damping` with `{name}`: it has no Hessian"));
+        }
         if self.alpha.is_some() && method != Method::SmoothQuant {
             return refuse(format!("`--alpha` with `{name}`: only `smoothquant` has it"));
         }

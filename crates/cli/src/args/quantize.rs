@@ -117,12 +117,14 @@ pub(crate) struct QuantizeArgs {
     pub(crate) calibration: Option<PathBuf>,
     /// Windows of the text that are used
     #[arg(long, value_name = "N", default_value = "128", help_heading = "Calibration")]
+    #[arg(requires = "calibration")]
     samples: NonZeroUsize,
     /// Tokens of a window [default: 512, or the context where that is shorter]
-    #[arg(long, value_name = "N", help_heading = "Calibration")]
+    #[arg(long, value_name = "N", help_heading = "Calibration", requires = "calibration")]
     pub(crate) sample_length: Option<usize>,
     /// Order in which windows are taken
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Calibration")]
+    #[arg(requires = "calibration")]
     pub(crate) seed: u64,
     /// Added to the diagonal of the Hessian, as a share of its mean
     #[arg(long, value_name = "SHARE", default_value_t = 0.01, value_parser = parse_damping)]
