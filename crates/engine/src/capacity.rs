@@ -111,6 +111,9 @@ mod tests {
     fn without_prices_or_tokens_there_is_no_estimate() {
         let mix = Mix { prompt_tokens: 1.0, cached_tokens: 0.0, generated_tokens: 1.0 };
         assert_eq!(EngineMetrics::default().seconds_per_request(&mix), None);
-        assert_eq!(metrics().seconds_per_request(&Mix::default()), None);
+        for (prompt_tokens, generated_tokens) in [(0.0, 0.0), (9.0, 0.0), (0.0, 9.0)] {
+            let mix = Mix { prompt_tokens, cached_tokens: 0.0, generated_tokens };
+            assert_eq!(metrics().seconds_per_request(&mix), None, "{mix:?}");
+        }
     }
 }

@@ -161,6 +161,24 @@ fn when_the_load_goes_limits_become_full_again() {
     assert_eq!(plant.decisions.last().map(|last| last.reason), Some(Reason::Roomy));
 }
 
+/// The limit of requests doubles first, then that of tokens.
+#[test]
+fn limits_double_for_each_interval_without_work() {
+    let config = ControllerConfig::default();
+    let interval = nanoseconds(config.interval);
+    let mut controller = Controller::new(targets(20, None), MOST, config);
+    controller.limits = Limits { batch_tokens: 32, running: 2 };
+    controller.looked_ns = 100 * SECOND;
+    let charts = Charts::default();
+    let mut now = controller.looked_ns;
+    for (n_intervals, batch_tokens, running) in [(1, 32, 4), (2, 32, 16), (3, 64, 64), (9, 512, 64)]
+    {
+        now += n_intervals * interval;
+        assert!(controller.look(now, &charts, 0).is_some());
+        assert_eq!(controller.limits, Limits { batch_tokens, running }, "{n_intervals}");
+    }
+}
+
 #[test]
 fn one_roomy_reading_is_no_reason_to_grow() {
     let mut controller = Controller::new(targets(100, None), MOST, ControllerConfig::default());
