@@ -27,7 +27,7 @@ pub struct Reader {
     rest: String,
 }
 
-/// What the text that was read last belongs to, for counting the tokens of thoughts.
+/// The part of an answer that its text read last belongs to, for counting the tokens of thoughts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Standing {
     /// The next text decides: so far there is only white space, or the header of a message.
@@ -96,7 +96,7 @@ impl Reader {
         End { deltas, ..end }
     }
 
-    /// What the text that was read last belongs to. The mark that ends a thought is no part of it.
+    /// The part that the text read last belongs to. The mark that ends a thought is no part of it.
     pub fn standing(&self) -> Standing {
         match self.thought {
             Thought::Before(_) => Standing::Undecided,
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
     use crate::reasoning_format;
 
-    /// What the text belongs to after each piece.
+    /// The part that the text belongs to after each piece.
     fn standings(format: &str, pieces: &[&str]) -> Vec<Standing> {
         let reasoning = reasoning_format(format);
         assert!(reasoning.is_some(), "{format}");

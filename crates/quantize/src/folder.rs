@@ -245,7 +245,7 @@ impl Folder {
             let synced = fs::File::open(&path).and_then(|file| file.sync_all());
             synced.map_err(QuantizeError::io(&path))?;
         }
-        // What users find can be loaded.
+        // A folder that users find can be loaded.
         let read_back =
             ModelFiles::open(&self.temporary).and_then(|files| pelton_model::check(&files));
         read_back.map_err(QuantizeError::ReadBack)?;

@@ -85,7 +85,7 @@ pub trait Parser: Send {
     /// Ends the answer.
     fn finish(&mut self) -> End;
 
-    /// What the text that was read last belongs to.
+    /// The part of the answer that the text read last belongs to.
     fn standing(&self) -> Standing;
 }
 

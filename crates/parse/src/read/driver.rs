@@ -14,7 +14,7 @@ pub(crate) trait Machine: Send {
     /// Ends the answer with `text`, at which [`step`](Self::step) asked for more.
     fn end(&mut self, text: &str, out: &mut Output);
 
-    /// What the text that was read last belongs to.
+    /// The part of the answer that the text read last belongs to.
     fn standing(&self) -> Standing;
 }
 
