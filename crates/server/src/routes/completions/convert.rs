@@ -142,8 +142,10 @@ impl Pieces {
 /// A place in the text of a choice, between two tokens.
 #[derive(Clone, Debug, Default)]
 struct Offset {
-    /// Whole characters before it.
+    /// Number of whole characters before it.
     n_chars: usize,
+    /// Bytes of the same characters.
+    n_bytes: usize,
     /// Bytes before it of a character that is not whole yet.
     begun: Vec<u8>,
 }
@@ -156,23 +158,25 @@ impl Offset {
         let mut chunks = all.utf8_chunks().peekable();
         while let Some(chunk) = chunks.next() {
             self.n_chars += chunk.valid().chars().count();
+            self.n_bytes += chunk.valid().len();
             let invalid = chunk.invalid();
             let is_last = chunks.peek().is_none();
             // The beginning of a character has an error without a length.
             let is_begun =
                 std::str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none());
-            match is_last && is_begun {
-                true => self.begun = invalid.to_vec(),
-                false => self.n_chars += usize::from(!invalid.is_empty()),
+            if is_last && is_begun {
+                self.begun = invalid.to_vec();
+            } else if !invalid.is_empty() {
+                self.n_chars += 1;
+                self.n_bytes += char::REPLACEMENT_CHARACTER.len_utf8();
             }
         }
     }
 
     /// Whether `text` goes on with `bytes` here.
     fn is_at(&self, text: &str, bytes: &[u8]) -> bool {
-        let mut places = text.char_indices().map(|(at, _)| at).chain([text.len()]);
-        let at = places.nth(self.n_chars).unwrap_or(text.len());
-        !bytes.is_empty() && text.as_bytes()[at..].starts_with(bytes)
+        let rest = text.as_bytes().get(self.n_bytes..).unwrap_or_default();
+        !bytes.is_empty() && rest.starts_with(bytes)
     }
 }
 
@@ -300,5 +304,29 @@ impl StreamState for ChunkMaker {
         if self.options.include_usage {
             self.push(Vec::new(), Some(usage), out);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_count_whole_characters_and_those_that_stand_for_bytes() {
+        let mut offset = Offset::default();
+        let mut places = Vec::new();
+        // A character in three tokens, one that is broken off, and a byte that is no text.
+        for bytes in
+            [&b"a"[..], &[0xe6], &[0x97], &[0xa5], b"b", &[0xe6, 0x9c], b"c", &[0xff], b"d"]
+        {
+            offset.pass(bytes);
+            places.push((offset.n_chars, offset.n_bytes));
+        }
+        let expected = [(1, 1), (1, 1), (1, 1), (2, 4), (3, 5), (3, 5), (5, 9), (6, 12), (7, 13)];
+        assert_eq!(places, expected);
+        let text = "a\u{65e5}b\u{fffd}c\u{fffd}d<end>";
+        assert_eq!(text.len(), 13 + 5);
+        assert!(offset.is_at(text, b"<end>") && !offset.is_at(text, b"<"[..0].as_ref()));
+        assert!(!offset.is_at("a", b"<end>"), "behind the text");
     }
 }
