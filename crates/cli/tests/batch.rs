@@ -72,7 +72,8 @@ fn a_batch_that_ctrl_c_stops_goes_on_where_it_ended() {
     assert_eq!((names.len(), results(&output).len()), (N, N), "each line once");
 }
 
-/// Lines that come one by one are answered one by one, and Ctrl-C ends a batch that waits for the next.
+/// Lines that come one by one are answered one by one, and Ctrl-C ends a batch that waits for the
+/// next.
 #[test]
 fn a_batch_of_a_pipe_answers_each_line_at_once_and_ctrl_c_ends_it() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -716,7 +716,8 @@ fn modules_that_are_kept_keep_their_bytes() {
     pelton(&args).json();
 }
 
-/// A layer of a decoder with cross-attention is two layers of one name: its tensors are written once.
+/// A layer of a decoder with cross-attention is two layers of one name: its tensors are written
+/// once.
 #[test]
 fn models_of_an_encoder_and_a_decoder_are_quantized_whole() {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/seq2seq");

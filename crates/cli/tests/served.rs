@@ -149,8 +149,8 @@ fn a_key_file_says_which_key_sees_all_tenants() {
     assert!(error.contains("keys:1") && !error.contains("sk-ops"), "{error}");
 }
 
-/// Offsets of tokens count characters of the text, control tokens of the prompt and characters of several
-/// tokens included; a stream has the numbers of the whole answer.
+/// Offsets of tokens count characters of the text, control tokens of the prompt and characters of
+/// several tokens included; a stream has the numbers of the whole answer.
 #[test]
 fn offsets_and_log_probabilities_of_completions_are_those_of_the_text() {
     let server = Server::start(&["--threads", "1"]).expect("it listens");

@@ -72,7 +72,7 @@ pub enum QuantizeError {
     /// The model cannot be read.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The folder that was written cannot be loaded, and was removed.
+    /// The folder that was written cannot be loaded, so it did not get its name.
     #[error("reading the result back: {0}")]
     ReadBack(ModelError),
     /// A file of tensors cannot be written.

@@ -274,6 +274,14 @@ async fn a_lenient_server_ignores_what_it_does_not_honour_and_says_so() {
     assert_eq!(strict.post("/v1/chat/completions", chat.clone()).await.status, 400);
     let answer = server.post("/v1/chat/completions", chat).await;
     assert_eq!((answer.status, ignored(&answer)), (200, Some("truncation_side, best_of")));
+    // Pages may read it.
+    let exposed =
+        answer.head.lines().find(|line| line.starts_with("access-control-expose-headers"));
+    let exposed = exposed.expect("it serves pages of this machine");
+    assert!(
+        exposed.contains("x-pelton-ignored") && exposed.contains("x-pelton-routed"),
+        "{exposed}"
+    );
     // A value out of range is no field that the server does not know.
     let wrong = server.post(COMPLETIONS, json!({"prompt": "ab", "top_p": 7, "y": 1})).await;
     assert_eq!((wrong.status, ignored(&wrong)), (400, Some("y")));

@@ -7,11 +7,12 @@
 //! ```
 //!
 //! Readers of the target see the whole old file or the whole new file; a process that has the old
-//! file mapped keeps it. A link stays, and the file that it leads to is replaced; the new file has the
-//! permissions of the old one. Devices and pipes are refused, because a rename would put a file in their
-//! place. On a file system without nameless files (NFS, some overlays) the file has
-//! its temporary name from the start; it is removed when the value is dropped, and stays when the
-//! process is killed.
+//! file mapped keeps it. A link stays, and the file that it leads to is replaced; the new file has
+//! the permissions of the old one. Devices and pipes are refused, because a rename would put a file
+//! in their place.
+//!
+//! On a file system without nameless files (NFS, some overlays) the file has its temporary name
+//! from the start; it is removed when the value is dropped, and stays when the process is killed.
 //!
 //! Considered and not taken: `tempfile`, whose named files outlive a Ctrl-C and whose unnamed ones
 //! cannot be given a name; a name in the system's temporary folder, which a rename cannot leave.
@@ -35,8 +36,8 @@ impl PendingFile {
     ///
     /// # Errors
     ///
-    /// A target that is a folder, a device or a pipe; the system's own, when the folder is missing or may
-    /// not be written to.
+    /// A target that is a folder, a device or a pipe; the system's own, when the folder is missing
+    /// or may not be written to.
     pub fn create(target: &Path) -> io::Result<Self> {
         Self::create_by(target, |target| match open_unnamed(folder_of(target)) {
             Ok(file) => Ok(Self::new(file, target, temporary_name(target), false)),
@@ -236,8 +237,8 @@ mod tests {
             assert!(create(&file.join("target")).is_err());
             assert!(create(&folder.path().join("missing/target")).is_err());
         }
-        // A folder in the target's place, there before the file or after it: then the rename fails, and
-        // the temporary name goes.
+        // A folder in the target's place, there before the file or after it: then the rename fails,
+        // and the temporary name goes.
         let target = folder.path().join("target");
         for create in WAYS {
             let pending = create(&target).expect("begins");

@@ -83,8 +83,8 @@ pub(crate) enum ShapeName {
     /// Gemma 3 1B, in which 22 of 26 layers read the last 512 tokens alone. Only as a model folder.
     #[value(name = "gemma3-1b")]
     Gemma31b,
-    /// Qwen3 30B A3B: each token takes 8 of 128 experts. Only as a GGUF file; `--layers 12` is a quarter
-    /// of it.
+    /// Qwen3 30B A3B: each token takes 8 of 128 experts. Only as a GGUF file; `--layers 12` is a
+    /// quarter of it.
     #[value(name = "qwen3-30b-a3b")]
     Qwen330bA3b,
 }
@@ -343,14 +343,14 @@ fn stored_as(wished: DType, name: &str, dims: &[usize]) -> DType {
     [wished, DType::Q8_0].into_iter().find(fits).unwrap_or(DType::F32)
 }
 
-/// Whether a tensor is stored as the user wishes. The few rows that choose experts stay floats, as in
-/// published files.
+/// Whether a tensor is stored as the user wishes. The few rows that choose experts stay floats, as
+/// in published files.
 fn is_rounded(name: &str, dims: &[usize]) -> bool {
     is_matrix(dims) && !name.ends_with("ffn_gate_inp.weight")
 }
 
-/// Whether these are the sizes of a matrix, or of one per expert. The taps of a convolution are three
-/// sizes, too, of which the middle one is 1.
+/// Whether these are the sizes of a matrix, or of one per expert. The taps of a convolution are
+/// three sizes, too, of which the middle one is 1.
 fn is_matrix(dims: &[usize]) -> bool {
     matches!(dims, [_, _]) || matches!(dims, [_, middle, _] if *middle > 1)
 }

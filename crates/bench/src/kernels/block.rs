@@ -81,7 +81,8 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Shapes of models of 0.5 to 1 billion parameters, with the experts of Qwen3 30B A3B, beyond the caches of this machine.
+    /// Shapes of models of 0.5 to 1 billion parameters, and the experts of Qwen3 30B A3B, beyond
+    /// the caches of this machine.
     pub(super) fn full() -> Self {
         Self {
             matrices: &[[2048, 2048], [8192, 2048], [2048, 8192], [896, 4864]],

@@ -5,7 +5,7 @@
 //! M rows, top_k experts of each   ── sorted by expert ──►   groups, each [rows of it, k] x [n, k]
 //! ```
 //!
-//! Bytes are those of the experts that have rows, read once; operations are `2 · m · top_k · n · k`.
+//! Bytes are those of the experts that have rows, read once; operations `2 · m · top_k · n · k`.
 //! Experts are chosen by a fixed sequence of random numbers, so at M rows about
 //! `E · (1 - (1 - top_k / E)^M)` of E have any, and each call takes others than the one before.
 

@@ -184,8 +184,8 @@ fn a_change_of_pace_is_one_of_all_prices() {
     assert!((said / is - 1.0).abs() < 0.25, "{said} {is}");
 }
 
-/// A part of a step that was hardly seen is uncertain on a machine of any pace, so its first times are
-/// believed.
+/// A part of a step that was hardly seen is uncertain on a machine of any pace, so its first times
+/// are believed.
 #[test]
 fn the_first_prompts_are_believed_on_a_machine_far_from_the_prior() {
     let far = slower(&MACHINE, 1000);

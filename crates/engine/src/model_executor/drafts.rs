@@ -150,9 +150,9 @@ impl<D: Ops> ModelExecutor<D> {
     /// Samples along the drafts of a share while they are right; `false` when there was nothing to
     /// sample from.
     ///
-    /// Nothing to sample from behind a draft that was right is no error yet: the answer may have ended
-    /// with that draft, and then no token follows it. If the answer goes on, the next step finds the
-    /// error.
+    /// Nothing to sample from behind a draft that was right is no error yet: the answer may have
+    /// ended with that draft, and then no token follows it. If the answer goes on, the next step
+    /// finds the error.
     pub(super) fn verify(
         &mut self,
         share: &ScheduledSequence,

@@ -29,8 +29,8 @@ fn a_rule_that_allows_nothing_ends_its_request_alone() {
     }
 }
 
-/// A rule allows nothing behind the token with which an answer ends. A draft of that token may be right,
-/// and nothing behind it is an error: the answer is complete.
+/// A rule allows nothing behind the token with which an answer ends. A draft of that token may be
+/// right, and nothing behind it is an error: the answer is complete.
 #[test]
 fn an_answer_that_its_rule_completes_is_complete_with_any_drafts() {
     let (files, _folder) = open("llama3", "BF16");

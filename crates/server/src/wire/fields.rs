@@ -56,7 +56,8 @@ impl<'a> Fields<'a> {
         self.typed(name, "true or false", Expected::Bool)
     }
 
-    /// Whether scores go through their activation: `use_activation`, or `activation`, its older name.
+    /// Whether scores go through their activation: `use_activation`, or `activation`, its older
+    /// name.
     pub(crate) fn activation(&mut self) -> Result<Option<bool>, ApiError> {
         let (new, old) = (self.bool("use_activation")?, self.bool("activation")?);
         match new.zip(old) {

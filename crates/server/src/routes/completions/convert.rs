@@ -98,8 +98,8 @@ impl Pieces {
         Ok(choice)
     }
 
-    /// Adds the tokens of a prompt that is shown as `text`. It may show control tokens, which have no
-    /// text in answers.
+    /// Adds the tokens of a prompt that is shown as `text`. It may show control tokens, which have
+    /// no text in answers.
     fn add_prompt(
         &self,
         out: &mut Logprobs,
