@@ -222,3 +222,23 @@ fn a_vocabulary_without_merges_is_written_and_read() {
     };
     assert_eq!(ids(&file), ids(&model));
 }
+
+/// Rows of the embedding that no token of the folder has are never sampled, from the file neither.
+#[test]
+fn a_padded_vocabulary_samples_the_same_tokens_from_folder_and_file() {
+    let folder = tempfile::tempdir().expect("temp");
+    let model = folder.path().join("model");
+    std::fs::create_dir(&model).expect("a folder");
+    TinyModel { vocab_size: 2048, ..TinyModel::default() }.write_folder(&model);
+    let file = folder.path().join("model.gguf");
+    pelton(&["convert", text(&model), text(&file)]).assert_answered();
+    let sample = |model: &Path| {
+        let args = ["run", "-m", text(model), "the moth", "--max-tokens", "40"];
+        let more = ["--temperature", "2", "--seed", "7", "--ignore-eos", "--json"];
+        let answer = pelton(&[&args[..], &more].concat()).json();
+        serde_json::from_value::<Vec<u32>>(answer["tokens"].clone()).expect("ids")
+    };
+    let tokens = sample(&model);
+    assert_eq!(tokens.len(), 40);
+    assert_eq!(sample(&file), tokens);
+}

@@ -121,6 +121,7 @@ impl GgufVocab {
     /// ids outside the vocabulary, merges of tokens that do not exist.
     pub fn into_tokenizer(mut self) -> Result<Tokenizer, TextError> {
         self.check()?;
+        self.drop_padding();
         if self.model == "bert" {
             self.name_bert_ends();
         }
@@ -207,6 +208,23 @@ impl GgufVocab {
         }
     }
 
+    /// Removes the tokens at the end that only fill the vocabulary up to the model's embeddings:
+    /// converters write the unused token `[PADn]` for each id `n` that the original tokenizer lacks.
+    /// They are never sampled, as in the folder that the file was made from.
+    fn drop_padding(&mut self) {
+        let named = [self.bos, self.eos, self.eot, self.unknown, self.class, self.separator];
+        let is_padding = |id: usize| {
+            self.kinds.get(id) == Some(&TokenKind::Unused)
+                && self.tokens[id] == format!("[PAD{id}]").as_bytes()
+                && !named.iter().flatten().any(|&named| named as usize == id)
+        };
+        let n_padding = (1..self.tokens.len()).rev().take_while(|&id| is_padding(id)).count();
+        let n_tokens = self.tokens.len() - n_padding;
+        self.tokens.truncate(n_tokens);
+        self.kinds.truncate(n_tokens);
+        self.scores.truncate(n_tokens);
+    }
+
     /// A `bert` file names its ends as class and separator, or not at all.
     fn name_bert_ends(&mut self) {
         let find = |text: &str| {
@@ -289,6 +307,30 @@ impl GgufVocab {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn padding_at_the_end_of_a_vocabulary_is_no_part_of_the_tokenizer() {
+        let tokens: Vec<&str> = "a b [PAD2] c [PAD4] [PAD5] [PAD6]".split(' ').collect();
+        let mut kinds = vec![TokenKind::Unused; tokens.len()];
+        kinds[..2].fill(TokenKind::Normal);
+        let vocab = GgufVocab {
+            model: "gpt2".to_owned(),
+            tokens: tokens.iter().map(|token| token.as_bytes().to_vec()).collect(),
+            scores: vec![0.0; tokens.len()],
+            kinds,
+            ..GgufVocab::default()
+        };
+        let size = |change: fn(&mut GgufVocab)| {
+            let mut vocab = vocab.clone();
+            change(&mut vocab);
+            vocab.into_tokenizer().expect("a vocabulary").vocab_size()
+        };
+        assert_eq!(size(|_| ()), 4);
+        assert_eq!(size(|vocab| vocab.eos = Some(5)), 6, "a token with a role stays");
+        assert_eq!(size(|vocab| vocab.kinds[6] = TokenKind::Normal), 7);
+        assert_eq!(size(|vocab| vocab.tokens[6] = b"[PAD5]".to_vec()), 7, "another token's name");
+        assert_eq!(size(|vocab| vocab.kinds.clear()), 7, "all are normal");
+    }
 
     #[test]
     fn a_vocabulary_has_a_token_and_no_more_than_the_limit() {
