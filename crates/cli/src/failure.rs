@@ -2,6 +2,8 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
+use std::io::{self, ErrorKind};
+use std::path::Path;
 
 use crate::hints;
 
@@ -37,18 +39,27 @@ impl Failure {
         Self { message: Some(message.into()), hint: None, code: BAD_INPUT }
     }
 
-    /// A bad input, said with its causes unless the outer message already repeats them.
-    pub(crate) fn of(error: &dyn Error) -> Self {
+    /// A bad input, said with its causes unless the outer message already repeats them; a disk
+    /// without room among them is no bad input.
+    pub(crate) fn of(error: &(dyn Error + 'static)) -> Self {
         let mut message = error.to_string();
+        let mut is_input = !lacks_room(error);
         let mut cause = error.source();
         while let Some(inner) = cause {
             let text = inner.to_string();
             if !message.contains(&text) {
                 let _ = write!(message, ": {text}");
             }
+            is_input &= !lacks_room(inner);
             cause = inner.source();
         }
-        Self::new(message)
+        if is_input { Self::new(message) } else { Self::internal(message) }
+    }
+
+    /// A file that cannot be written: a bad input, unless its disk lacks room.
+    pub(crate) fn write(path: &Path, error: &io::Error) -> Self {
+        let message = format!("cannot write {}: {error}", path.display());
+        if lacks_room(error) { Self::internal(message) } else { Self::new(message) }
     }
 
     /// A failure that is not the user's.
@@ -85,8 +96,8 @@ impl Failure {
     }
 
     /// A failed write to stdout. A reader that went away (`pelton run | head`) is no error.
-    pub(crate) fn stdout(error: &std::io::Error) -> Self {
-        if error.kind() == std::io::ErrorKind::BrokenPipe {
+    pub(crate) fn stdout(error: &io::Error) -> Self {
+        if error.kind() == ErrorKind::BrokenPipe {
             Self { message: None, hint: None, code: 0 }
         } else {
             Self::internal(format!("cannot write to standard output: {error}"))
@@ -97,7 +108,7 @@ impl Failure {
     pub(crate) fn report(self) -> u8 {
         if let Some(line) = self.line() {
             // Nothing is left to do if stderr itself is gone.
-            let _ = std::io::Write::write_all(&mut std::io::stderr().lock(), line.as_bytes());
+            let _ = io::Write::write_all(&mut io::stderr().lock(), line.as_bytes());
         }
         self.code
     }
@@ -128,6 +139,13 @@ impl<E: Error + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
         hints::explained(&error)
     }
+}
+
+/// Whether a write failed for want of room: the disk, a quota or the limit of a file's size.
+fn lacks_room(error: &(dyn Error + 'static)) -> bool {
+    use ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge))
 }
 
 /// The text without its middle where it is longer than [`MOST_ERROR_CHARS`]: a mistyped argument can
@@ -212,9 +230,9 @@ mod tests {
 
     #[test]
     fn a_closed_pipe_is_silent_and_a_full_disk_is_not() {
-        let closed = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        let closed = io::Error::from(ErrorKind::BrokenPipe);
         assert_eq!(Failure::stdout(&closed).line(), None);
-        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let full = io::Error::from(ErrorKind::StorageFull);
         assert!(Failure::stdout(&full).line().is_some());
     }
 }

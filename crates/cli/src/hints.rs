@@ -133,6 +133,9 @@ fn for_name(name: &str) -> String {
     if let Some(hub) = stores::hub_name(name) {
         return format!("on the hub it is `{hub}`: `pelton pull {hub}`");
     }
+    if let Ok(target) = std::fs::read_link(name) {
+        return format!("it is a link to `{}`, which is not there", target.display());
+    }
     if let Some(file) = near_file(Path::new(name)) {
         return format!("did you mean `{file}`?");
     }

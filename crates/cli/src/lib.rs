@@ -11,7 +11,7 @@
 //! `pelton run ... > file` holds the model's text and nothing more.
 //!
 //! **Architecture invariant:** every way to fail ends in one line `error: ...` and an exit code:
-//! 2 for a bad input, 1 for a failure of our own, 130 after Ctrl-C, 135 when a file that is in use
+//! 2 for a bad input, 1 for a failure of our own or a full disk, 130 after Ctrl-C, 135 when a file that is in use
 //! was cut short. A closed pipe is no failure.
 #![forbid(unsafe_code)]
 
@@ -61,10 +61,11 @@ mod usage;
 mod usage_report;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 
 use args::{Cli, Command, LogFormat};
 use clap::Parser;
+use failure::Failure;
 
 /// Reads any bytes as settings of `pelton serve` and as API keys, for the fuzz target `serve_yaml`.
 #[doc(hidden)]
@@ -85,8 +86,8 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
             // `--help` and `--version`: an answer, not an error.
-            let _ = error.print();
-            return 0;
+            let printed = error.print().and_then(|()| std::io::stdout().flush());
+            return printed.map_or_else(|error| Failure::stdout(&error).report(), |()| 0);
         }
         Err(error) => return usage::explain(&error, words).report(),
     };

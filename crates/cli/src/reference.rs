@@ -3,8 +3,11 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::Path;
 
 use clap::{Arg, Command, CommandFactory};
+use clap_mangen::Man;
+use pelton_tensor::PendingFile;
 
 use crate::args::{Cli, CompletionsArgs, ManArgs};
 use crate::failure::{Failure, Result};
@@ -21,10 +24,27 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<()> {
 pub(crate) fn man(args: &ManArgs) -> Result<()> {
     match &args.folder {
         None => print(markdown().as_bytes()),
-        Some(folder) => clap_mangen::generate_to(Cli::command(), folder).map_err(|error| {
-            Failure::new(format!("cannot write to {}: {error}", folder.display()))
-        }),
+        Some(folder) => {
+            let mut command = Cli::command().disable_help_subcommand(true);
+            command.build();
+            man_pages(command, folder)
+        }
     }
+}
+
+/// Writes the page of a command into `folder`, after those of its subcommands, each whole or not at
+/// all.
+fn man_pages(command: Command, folder: &Path) -> Result<()> {
+    for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        man_pages(subcommand.clone(), folder)?;
+    }
+    let page = Man::new(command);
+    let file = folder.join(page.get_filename());
+    let written = PendingFile::create(&file).and_then(|mut pending| {
+        page.render(&mut pending)?;
+        pending.publish()
+    });
+    written.map_err(|error| Failure::write(&file, &error))
 }
 
 /// `pelton openapi`.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{self, pelton, pelton_with_input};
+use crate::common::{self, command, outcome, pelton, pelton_with_input};
 use serde_json::json;
 
 #[test]
@@ -318,4 +318,30 @@ fn a_hub_model_is_not_fetched_when_offline() {
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a path of this test is UTF-8")
+}
+
+/// A value from the environment is blamed on the variable, unless the flag was typed.
+#[test]
+fn a_bad_environment_variable_is_named() {
+    for (name, value, args, expected) in [
+        ("PELTON_SEED", "abc", &["run", "x"][..], "invalid value `abc` for `PELTON_SEED`"),
+        ("PELTON_SEED", "abc", &["run", "x", "--seed", "xyz"], "invalid value `xyz` for `--seed`"),
+        ("PELTON_THREADS", "2", &["run", "x", "--threads=xyz"], "`xyz` for `--threads`"),
+        ("PELTON_POLICY", "fifo", &["serve"], "`fifo` for `PELTON_POLICY`"),
+        ("PELTON_KV_DTYPE", "int88", &["run", "x"], "did you mean `PELTON_KV_DTYPE=int8`?"),
+        ("PELTON_KV_DTYPE", "", &["run", "x"], "`PELTON_KV_DTYPE` is empty"),
+    ] {
+        let output = command(args).env(name, value).output().expect("the binary starts");
+        outcome(&output).assert_refused(&[expected]);
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_link_to_nothing_is_named_with_its_target() {
+    let folder = tempfile::tempdir().expect("temp");
+    let link = folder.path().join("model.gguf");
+    std::os::unix::fs::symlink("gone.gguf", &link).expect("a link");
+    let link = link.to_str().expect("UTF-8");
+    pelton(&["run", "-m", link, "x"]).assert_refused(&[link, "it is a link to `gone.gguf`"]);
 }

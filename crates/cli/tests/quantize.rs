@@ -285,7 +285,7 @@ fn a_full_disk_and_ctrl_c_leave_nothing_behind() {
     let limited = common::command_after("trap '' XFSZ; ulimit -f 64", &rtn);
     let mut limited = limited;
     let outcome = common::outcome(&limited.output().expect("sh starts"));
-    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     assert!(outcome.stderr.starts_with("error: "), "{}", outcome.stderr);
     assert_eq!(world.names(), before);
 

@@ -94,10 +94,33 @@ fn a_file_that_may_not_grow_is_an_error_or_a_warning() {
     let tiny = folder.path().join("tiny");
     std::fs::create_dir(&tiny).expect("a folder");
     TinyModel::default().write_folder(&tiny);
-    let to = folder.path().join("converted.gguf");
-    let outcome = limited("-f 8", &["convert", text(&tiny), text(&to)]);
-    outcome.assert_refused(&["converted.gguf", "File too large"]);
-    assert!(!to.exists());
+    let to = folder.path().join("out");
+    std::fs::create_dir(&to).expect("a folder");
+    let within = |name: &str| text(&to.join(name)).to_owned();
+    let (file, trace, pages) = (within("converted.gguf"), within("trace"), within(""));
+    let into = within("quantized");
+    for args in [
+        &["convert", text(&tiny), &file][..],
+        &["quantize", text(&tiny), &into, "--method", "rtn", "--group", "32"],
+        &["bench", "sim", "-n", "5000", "--save-trace", &trace],
+        &["man", &pages],
+    ] {
+        let outcome = limited("-f 8", args);
+        assert_eq!(outcome.code, Some(1), "{args:?}: {}", outcome.stderr);
+        assert!(outcome.stderr.starts_with("error: "), "{args:?}: {}", outcome.stderr);
+        let is_named = outcome.stderr.contains(text(&to));
+        assert!(is_named && outcome.stderr.contains("File too large"), "{}", outcome.stderr);
+        let left: Vec<PathBuf> = std::fs::read_dir(&to)
+            .expect("a folder")
+            .map(|entry| entry.expect("an entry").path())
+            .filter(|page| page.extension().is_none_or(|extension| extension != "1"))
+            .collect();
+        assert!(left.is_empty(), "{args:?} leaves {left:?}");
+    }
+    for page in std::fs::read_dir(&to).expect("a folder") {
+        let page = std::fs::read_to_string(page.expect("an entry").path()).expect("a page");
+        assert!(page.contains(".SH DESCRIPTION"), "a page that was cut: {page}");
+    }
 
     let model = model(folder.path());
     let run = ["run", "x", "--raw", "-q", "-n", "1", "--packed-cache", "-m", text(&model)];
@@ -238,4 +261,18 @@ fn a_tokenizer_that_panics_or_never_ends_is_an_error() {
         "(?=(a+)+b)a",
         "takes too long",
     ]);
+}
+
+/// Answers that do not fit onto the disk that standard output leads to.
+#[test]
+fn a_full_standard_output_is_a_failure() {
+    for args in
+        [&["--help"][..], &["--version"], &["run", "--help"], &["man", "--markdown"], &["openapi"]]
+    {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("a device");
+        let output = command(args).stdout(full).output().expect("the binary starts");
+        let stderr = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
+        assert!(stderr.starts_with("error: cannot write to standard output"), "{args:?}: {stderr}");
+    }
 }

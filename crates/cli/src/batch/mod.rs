@@ -80,7 +80,7 @@ fn failed(args: &BatchArgs, error: &RunError, counts: Counts) -> Failure {
     let kept = counts.kept + counts.completed + counts.failed;
     match error {
         RunError::Input(error) => Failure::new(format!("{input}: cannot be read: {error}")),
-        RunError::Output(error) => Failure::new(format!("{output}: cannot be written: {error}"))
+        RunError::Output(error) => Failure::write(&args.output, error)
             .hint(format!("{kept} results are kept; make room, and run the same command again")),
         RunError::OtherInput { .. } => Failure::new(format!("{input}: {error}"))
             .hint(format!("{output} has the results of other requests; name another file")),

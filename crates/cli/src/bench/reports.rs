@@ -114,14 +114,10 @@ pub(super) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
         file.write_all(bytes.as_ref())?;
         file.publish()
     });
-    written.map_err(|error| cannot_write(path, &error))
+    written.map_err(|error| Failure::write(path, &error))
 }
 
 /// Refuses a file that cannot be written, before long work whose result it is to hold.
 pub(super) fn check(path: &Path) -> Result<()> {
-    PendingFile::create(path).map(drop).map_err(|error| cannot_write(path, &error))
-}
-
-fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(format!("cannot write {}: {error}", path.display()))
+    PendingFile::create(path).map(drop).map_err(|error| Failure::write(path, &error))
 }

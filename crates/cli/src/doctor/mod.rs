@@ -110,9 +110,8 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<()> {
     } else if let Some(Ok(found)) = found {
         advice.splice(0..0, advice::of_baseline(&found.baseline));
         if let Some(file) = record::path().filter(|_| !args.quick) {
-            record::keep(&file, entry(&facts, &found)?).map_err(|error| {
-                Failure::internal(format!("cannot write {}: {error}", file.display()))
-            })?;
+            record::keep(&file, entry(&facts, &found)?)
+                .map_err(|error| Failure::write(&file, &error))?;
             kept = Some(file.display().to_string());
         }
         measured = Some(found);

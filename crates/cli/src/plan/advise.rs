@@ -226,7 +226,7 @@ fn requests(scenario: &Scenario, path: &Path) -> Result<()> {
         (0..3 * batch).map(|at| format!("{at} {input_tokens} {output_tokens}{prefix}\n")).collect();
     // A file that is there already may be a link to another one.
     let written = File::create_new(path).and_then(|mut file| file.write_all(lines.as_bytes()));
-    written.map_err(|error| Failure::internal(format!("cannot write {}: {error}", path.display())))
+    written.map_err(|error| Failure::write(path, &error))
 }
 
 impl Report {
@@ -360,5 +360,5 @@ fn write(path: &Path, report: &Report, model: &str) -> Result<()> {
         file.write_all(text.as_bytes())?;
         file.publish()
     });
-    written.map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
+    written.map_err(|error| Failure::write(path, &error))
 }

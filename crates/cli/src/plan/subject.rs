@@ -113,9 +113,7 @@ fn refused(error: HubError) -> Failure {
 /// Writes the beginnings of files, with a hole in place of the weights of each, and opens them as a
 /// model whose weights nothing may read. The files vanish with the folder.
 fn hollow(heads: &[GgufHead]) -> Result<(TempDir, ModelFiles)> {
-    let failed = |place: &Path, error: std::io::Error| {
-        Failure::internal(format!("cannot write {}: {error}", place.display()))
-    };
+    let failed = |place: &Path, error: std::io::Error| Failure::write(place, &error);
     let folder = TempDir::with_prefix("pelton-plan-")
         .map_err(|error| failed(&std::env::temp_dir(), error))?;
     for head in heads {

@@ -94,7 +94,7 @@ pub(crate) fn save(
         file.write_all(b"\n")?;
         file.publish()
     };
-    write().map_err(|error| fail(path, format!("cannot be written: {error}")))
+    write().map_err(|error| Failure::write(path, &error))
 }
 
 /// Reads a conversation.

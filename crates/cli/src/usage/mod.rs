@@ -46,7 +46,11 @@ pub(crate) fn explain(error: &clap::Error, words: impl IntoIterator<Item = OsStr
         (ErrorKind::InvalidValue, Some(arg), _) => {
             let flag = flag_of(arg);
             let help = place.help_of(flag).unwrap_or_else(|| place.help());
-            Failure::new(format!("`{flag}` needs a value, as in `{arg}`")).hint(help)
+            let message = match place.giver(flag) {
+                name if name == flag => format!("`{flag}` needs a value, as in `{arg}`"),
+                name => format!("`{name}` is empty; expected a value, as of `{flag}`"),
+            };
+            Failure::new(message).hint(help)
         }
         (ErrorKind::ValueValidation, Some(arg), Some(value)) => place.bad_value(error, arg, value),
         (ErrorKind::MissingRequiredArgument, ..) => place.missing(error),
@@ -92,6 +96,26 @@ impl<'a> Place<'a> {
         let name = flag.strip_prefix("--")?;
         let arg = self.command.get_arguments().find(|arg| arg.get_long() == Some(name))?;
         arg.get_help().map(|help| format!("{help}"))
+    }
+
+    /// The name under which a value was given: that of the flag, or of its environment variable where
+    /// the flag was not typed.
+    fn giver(&self, flag: &str) -> String {
+        let name = flag.strip_prefix("--");
+        let arg = self.command.get_arguments().find(|arg| name.is_some() && arg.get_long() == name);
+        let Some((arg, env)) = arg.and_then(|arg| Some((arg, arg.get_env()?))) else {
+            return flag.to_owned();
+        };
+        let spellings = arg.get_all_aliases().unwrap_or_default().into_iter().chain(name);
+        let spellings: Vec<String> = spellings.map(|name| format!("--{name}")).collect();
+        let is_typed = self.words.iter().any(|word| {
+            let is_short = || arg.get_short().is_some_and(|c| word.starts_with(&format!("-{c}")));
+            spellings.iter().any(|spelling| spelling == flag_of(word)) || is_short()
+        });
+        if is_typed || std::env::var_os(env).is_none() {
+            return flag.to_owned();
+        }
+        env.to_string_lossy().into_owned()
     }
 
     fn no_command(&self) -> Failure {
@@ -172,11 +196,13 @@ impl<'a> Place<'a> {
     /// A number that has no place here. One below zero looks like a flag, so it may be the value of
     /// the flag before it; any other would have been taken as the value, had the flag one.
     fn unexpected_number(&self, arg: &str) -> Failure {
-        let at = self.words.iter().position(|word| word == arg).unwrap_or(0);
+        // clap names the first two characters of `-4GiB`, as it would a flag of one letter.
+        let at = self.words.iter().position(|word| word.starts_with(arg)).unwrap_or(0);
         let before = at.checked_sub(1).map(|at| self.words[at].as_str());
         match before.filter(|word| word.starts_with('-') && arg.starts_with('-')) {
             Some(flag) => Failure::new(format!(
-                "invalid value `{arg}` for `{flag}`: expected a number that is not negative"
+                "invalid value `{}` for `{flag}`: expected a number that is not negative",
+                self.words[at]
             )),
             None => self.no_place(arg),
         }
@@ -192,11 +218,13 @@ impl<'a> Place<'a> {
 
     fn unknown_name(&self, arg: &str, value: &str, names: &[String]) -> Failure {
         let flag = flag_of(arg);
-        let message =
-            format!("invalid value `{value}` for `{flag}`: expected one of {}", names.join(", "));
+        let (giver, expected) = (self.giver(flag), names.join(", "));
+        let message = format!("invalid value `{value}` for `{giver}`: expected one of {expected}");
         let near = || nearest(value, names.iter().map(String::as_str));
-        let hint = words::for_value(flag, value)
-            .or_else(|| near().map(|name| format!("did you mean `{flag} {name}`?")));
+        let hint = words::for_value(flag, value).or_else(|| {
+            let between = if giver == flag { ' ' } else { '=' };
+            near().map(|name| format!("did you mean `{giver}{between}{name}`?"))
+        });
         Failure::new(message).maybe_hint(hint)
     }
 
@@ -207,7 +235,7 @@ impl<'a> Place<'a> {
         // The value stands at the beginning already.
         let why = why.strip_suffix(&format!(", got `{value}`")).unwrap_or(&why);
         let why = why.strip_suffix(&format!(", got {value}")).unwrap_or(why);
-        Failure::new(format!("invalid value `{value}` for `{flag}`: {why}"))
+        Failure::new(format!("invalid value `{value}` for `{}`: {why}", self.giver(flag)))
             .maybe_hint(words::for_value(flag, value))
     }
 
@@ -289,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_mistake_is_one_line_that_names_the_fix() {
-        let cases: [(&[&str], &str); 19] = [
+        let cases: [(&[&str], &str); 20] = [
             (&[], "(hint: try `pelton run"),
             (&["pul", "x"], "did you mean `pelton pull`?"),
             (&["ls"], "`pelton list`"),
@@ -304,6 +332,7 @@ mod tests {
             (&["serve", "--temperature", "1"], "has the field `temperature`"),
             (&["serve", "--quiet"], "it is a flag of `pelton run`"),
             (&["run", "-n", "-5", "x"], "invalid value `-5` for `-n`"),
+            (&["serve", "--kv-memory", "-4GiB"], "invalid value `-4GiB` for `--kv-memory`"),
             (&["bench", "serve", "30"], "unexpected argument `30`"),
             (&["bench", "serve", "--json", "30"], "unexpected argument `30`"),
             (&["doctor", "-5"], "unexpected argument `-5`"),

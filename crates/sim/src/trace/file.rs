@@ -3,7 +3,7 @@
 use super::foreign::{Form, burst_gpt, mooncake};
 use super::format::{FieldError, HEAD, parse_line, write_line};
 use super::{Tenants, Trace, TraceRequest};
-use pelton_tensor::open_regular;
+use pelton_tensor::{PendingFile, open_regular};
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -182,21 +182,21 @@ impl Iterator for TraceReader {
     }
 }
 
-/// Writes a trace as text, a request at a time.
+/// Writes a trace as text, a request at a time; the file is written whole or not at all.
 ///
 /// # Errors
 ///
 /// A file that cannot be written, and whatever is wrong with the trace.
 pub fn save(trace: &Trace, path: &Path) -> Result<(), TraceError> {
     let failed = |source| io(path, source);
-    let mut file = BufWriter::new(File::create(path).map_err(failed)?);
+    let mut file = BufWriter::new(PendingFile::create(path).map_err(failed)?);
     let mut line = HEAD.to_owned();
     for request in trace.requests()? {
         write_line(&request?, trace.tenants(), &mut line);
         file.write_all(line.as_bytes()).map_err(failed)?;
         line.clear();
     }
-    file.flush().map_err(failed)
+    file.into_inner().map_err(|error| failed(error.into_error()))?.publish().map_err(failed)
 }
 
 fn io(path: &Path, source: std::io::Error) -> TraceError {
