@@ -82,6 +82,12 @@ impl DraftTree {
         (0..self.len()).map(depth).max().unwrap_or(0)
     }
 
+    /// Keeps the first drafts, as far as each follows the one before.
+    pub(crate) fn keep_chain(&mut self) {
+        let n_chained = (0..self.len()).take_while(|&idx| self.parent(idx) == idx.checked_sub(1));
+        self.truncate(n_chained.count());
+    }
+
     /// Keeps the first `n_drafts` only.
     pub fn truncate(&mut self, n_drafts: usize) {
         self.tokens.truncate(n_drafts);
@@ -107,6 +113,9 @@ mod tests {
         tree.extend([TokenId(4), TokenId(5)]);
         assert_eq!((tree.parent(0), tree.parent(dog), tree.parent(3)), (None, Some(0), Some(dog)));
         assert_eq!((tree.is_chain(), tree.depth(), tree.len()), (false, 4, 5));
+        let mut chain = tree.clone();
+        chain.keep_chain();
+        assert_eq!(chain.tokens(), [TokenId(1), TokenId(2)]);
         tree.truncate(3);
         assert_eq!((tree.is_chain(), tree.depth()), (false, 2));
         tree.truncate(2);

@@ -308,10 +308,7 @@ impl Scheduler {
     /// in the next plan, or dropped where they find no room.
     pub fn generating(&mut self) -> impl Iterator<Item = Generating<'_>> {
         let config = &self.config;
-        let rows = self
-            .running
-            .iter_mut()
-            .filter(|row| !row.is_catching_up() && !row.is_in_flight() && !row.sequence.is_led);
+        let rows = self.running.iter_mut().filter(|row| row.takes_drafts());
         rows.map(move |running| {
             let most_drafts = running.sequence.most_drafts(config);
             let Running { sequence, drafts, .. } = running;
@@ -328,12 +325,14 @@ impl Scheduler {
     /// Adds drafts to one request and returns how many were taken: none where the request does not
     /// generate. See [`generating`](Self::generating).
     pub fn draft(&mut self, id: RequestId, drafts: &DraftTree) -> usize {
-        let Some(generating) = self.generating().find(|generating| generating.id == id) else {
+        let mut rows = self.running.iter_mut().filter(|row| row.takes_drafts());
+        let Some(Running { sequence, drafts: taken, .. }) = rows.find(|row| row.sequence.id == id)
+        else {
             return 0;
         };
-        generating.drafts.clone_from(drafts);
-        generating.drafts.truncate(generating.most_drafts);
-        generating.drafts.len()
+        taken.clone_from(drafts);
+        sequence.trim(taken, &self.config);
+        taken.len()
     }
 
     /// Checks whether a request could run if it were alone.

@@ -110,6 +110,19 @@ impl Sequence {
         n_more.min(config.draft_room(n_known))
     }
 
+    /// Removes the drafts that the next step cannot verify.
+    ///
+    /// Recurrent layers compute the rows of a tree within one chunk. The last known token is one of
+    /// these rows. Where it ends a chunk, the drafts lie in the next one, and only the chain that
+    /// the tree begins with is kept.
+    pub(crate) fn trim(&self, drafts: &mut DraftTree, config: &SchedulerConfig) {
+        drafts.truncate(self.most_drafts(config));
+        let ends_chunk = |states: &StateConfig| self.tokens.len().is_multiple_of(states.chunk);
+        if config.states.as_ref().is_some_and(ends_chunk) {
+            drafts.keep_chain();
+        }
+    }
+
     pub(crate) fn n_generated(&self) -> usize {
         self.tokens.len() - self.n_prompt
     }
@@ -280,6 +293,11 @@ impl Running {
             marks,
             in_flight: None,
         }
+    }
+
+    /// Whether drafts may follow its last known token in the next step.
+    pub(crate) fn takes_drafts(&self) -> bool {
+        !self.is_catching_up() && !self.is_in_flight() && !self.sequence.is_led
     }
 
     /// Tokens for which it needs blocks in the next step, at least: those of a prompt have theirs, but for

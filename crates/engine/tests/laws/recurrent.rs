@@ -2,7 +2,7 @@
 //! the same reuse of what was computed.
 
 use pelton_base::{Ask, RequestId, ServiceParams};
-use pelton_engine::{EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig};
+use pelton_engine::{EngineConfig, KvMemory, ModelExecutor, ModelExecutorConfig, SpecMethod};
 use pelton_kernels::{Cpu, Kernels};
 use pelton_model::{CHUNK_TOKENS, Compute, CpuDevice, LoadOptions, StateDtype, load};
 use pelton_sched::{Choices, PreemptionMode};
@@ -170,6 +170,25 @@ fn swapped_out_and_in(fixture: &str, state_dtype: StateDtype) {
         assert!(metrics.n_preemptions > 0, "{metrics:?}");
         let swaps = preemption == PreemptionMode::Swap;
         assert_eq!(metrics.swapped_in_blocks > 0, swaps, "{metrics:?}");
+    }
+}
+
+/// A tree of drafts is computed within one chunk, which the last known token may end.
+#[test]
+fn trees_of_drafts_lead_over_the_borders_of_chunks() {
+    for fixture in ["qwen3-next", "kimi-linear", "granite-hybrid", "jamba", "rwkv7", "lfm2"] {
+        let (files, _folder) = open_folder(fixture);
+        let asked: Vec<Ask> = [10, CHUNK_TOKENS - 1, CHUNK_TOKENS]
+            .map(|n_prompt| ask(tokens(5, n_prompt), 2 * CHUNK_TOKENS))
+            .to_vec();
+        let (alone, _) = answers(&files, Compute::Auto, &World::plain(), asked.clone(), false);
+        for method in [SpecMethod::Suffix, SpecMethod::Recycle, SpecMethod::Lookahead] {
+            let mut world = World { config: forced(method), branches: true, ..World::plain() };
+            world.config.spec.recent_tokens = 64;
+            let (got, metrics) = answers(&files, Compute::Auto, &world, asked.clone(), true);
+            assert_eq!(got, alone, "{fixture}, {method:?}");
+            assert!(metrics.spec.n_drafted > 100, "{fixture}, {method:?}: {metrics:?}");
+        }
     }
 }
 

@@ -130,7 +130,7 @@ impl Scheduler {
         if running.is_catching_up() {
             return true;
         }
-        running.drafts.truncate(running.sequence.most_drafts(&self.config));
+        running.sequence.trim(&mut running.drafts, &self.config);
         let n_drafts = running.drafts.len();
         if n_drafts > 0 && !self.kv.grow(&mut running.held, n_computed, n_tokens + n_drafts) {
             running.drafts.clear();
