@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use pelton_base::{Ask, Request, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_engine::{
     Drafting, Engine, EngineConfig, EngineHandle, Execution, Executor, ExecutorError, Extras,
-    KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, Panicked, Sources,
+    KvCapacity, KvMemory, ModelExecutor, ModelExecutorConfig, Panicked, Sources, StateRoom,
 };
 use pelton_model::{CpuDevice, Decoder};
 use pelton_sched::{Choices, SchedulerOutput};
@@ -58,7 +58,11 @@ pub(crate) fn spawn(
         sampled_vocab: None,
         exit_layers: None,
         verification: Default::default(),
-        states: Default::default(),
+        // A state of its own for each request of recurrent layers; fewer would let some wait.
+        states: StateRoom {
+            n_lanes: u32::try_from(n_requests).unwrap_or(u32::MAX),
+            ..StateRoom::default()
+        },
     };
     let executor = Shared::new(ModelExecutor::new(decoder, config)?);
     let config = EngineConfig {

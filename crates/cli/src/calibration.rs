@@ -73,7 +73,7 @@ impl Calibration {
                 "`--sample-length` is {length}: expected 2 to the context of {context} tokens"
             )));
         }
-        let texts = Texts::open(place)?;
+        let texts = Texts::of(place, files)?;
         let prefix = Tokens::new(&texts.tokenizer, "", None)?.prefix;
         let mut gathered =
             Gathered { texts, tokens: Vec::new(), hash: Sha256::new(), left: limits::PROMPT_BYTES };

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use pelton_llm::{LlmOptions, LocalModel};
+use pelton_llm::{LlmOptions, LocalModel, check_vocabulary};
+use pelton_model::ModelFiles;
 use pelton_tensor::{Gguf, MappedFile};
 use pelton_text::{ChatTemplate, Tokenizer};
 
@@ -45,7 +46,7 @@ impl Texts {
             }),
             LocalModel::Path(path) if path.is_dir() => {
                 // A folder around a single GGUF file.
-                let files = pelton_model::ModelFiles::open(path)?;
+                let files = ModelFiles::open(path)?;
                 match files.gguf() {
                     Some(gguf) => Self::from_gguf(gguf),
                     None => Err(Failure::new(format!(
@@ -56,6 +57,18 @@ impl Texts {
             }
             LocalModel::Path(path) => Self::from_gguf(&Gguf::open(path)?),
         }
+    }
+
+    /// The same of a model whose weights are read, too.
+    ///
+    /// # Errors
+    ///
+    /// As of [`open`](Self::open), and a tokenizer with more tokens than the embedding has rows.
+    pub(crate) fn of(place: &LocalModel, files: &ModelFiles) -> Result<Self> {
+        let texts = Self::open(place)?;
+        let name = files.path().display().to_string();
+        check_vocabulary(&name, &texts.tokenizer, files.config().vocab_size)?;
+        Ok(texts)
     }
 
     /// Lays the flags over the model's own template.

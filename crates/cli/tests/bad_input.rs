@@ -345,3 +345,27 @@ fn a_link_to_nothing_is_named_with_its_target() {
     let link = link.to_str().expect("UTF-8");
     pelton(&["run", "-m", link, "x"]).assert_refused(&[link, "it is a link to `gone.gguf`"]);
 }
+
+/// Texts with more tokens than the embedding has rows are refused before anything is computed.
+#[test]
+fn a_tokenizer_of_another_model_is_named() {
+    let folder = tempfile::tempdir().expect("temp");
+    let model = folder.path().join("model");
+    std::fs::create_dir(&model).expect("a folder");
+    pelton_testkit::TinyModel::default().write_folder(&model);
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures");
+    std::fs::copy(fixtures.join("bpe/tokenizer.json"), model.join("tokenizer.json"))
+        .expect("copied");
+    let text = folder.path().join("text");
+    std::fs::write(&text, "The moth flew around the lamp. ".repeat(40)).expect("written");
+    let path = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    let (model, text, out) = (path(&model), path(&text), path(&folder.path().join("out")));
+    for args in [
+        &["eval", &model, "--text", &text][..],
+        &["eval", "needle", &model, "--text", &text],
+        &["quantize", &model, &out, "--method", "gptq", "--group", "32", "--calibration", &text],
+        &["run", "-m", &model, "x"],
+    ] {
+        pelton(args).assert_refused(&["has 481 tokens, the embedding has 288 rows"]);
+    }
+}

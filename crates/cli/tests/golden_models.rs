@@ -324,6 +324,8 @@ fn commands_that_follow_a_text_token_by_token_refuse_encoder_decoders_by_name() 
             (vec!["eval", model.path(), "--text", text], "has an encoder"),
             (vec!["bench", "model", "-m", model.path()], "has an encoder"),
             (vec!["bench", "offline", "-m", model.path()], "has an encoder"),
+            (vec!["embed", model.path(), "A cat"], "an encoder and a decoder"),
+            (vec!["serve", "-m", model.path(), "--embeddings"], "an encoder and a decoder"),
             (vec!["convert", model.path(), out], "not a family that is written as GGUF"),
         ] {
             let is_file = model.files.gguf().is_some();
@@ -392,6 +394,20 @@ fn convert_writes_a_file_that_continues_with_the_same_tokens() {
                 if is_named { Ok(()) } else { Err(format!("no `{why}` in: {}", outcome.stderr)) }
             }
         }
+    });
+}
+
+/// Each sequence of a batch has a state of its own.
+#[test]
+fn bench_model_measures_large_batches_of_recurrent_models() {
+    each_decoder(|model| {
+        // One of them: each measures what the machine can do, too.
+        if model.golden.checkpoint.name() != "mamba2" {
+            return Ok(());
+        }
+        let sizes = ["--prompt", "8", "--context", "8", "--generate", "2", "--batch", "20"];
+        let args = ["bench", "model", "-m", model.path(), "--rounds", "1", "--threads", "1"];
+        printed(pelton(&[&args[..], &sizes].concat())).map(drop)
     });
 }
 

@@ -740,3 +740,16 @@ fn models_of_an_encoder_and_a_decoder_are_quantized_whole() {
         }
     }
 }
+
+/// Windows of a calibration may be longer than the vocabulary is large.
+#[test]
+fn a_calibration_with_windows_longer_than_the_vocabulary() {
+    let world = World::new();
+    let (model, out, text) = (world.path("long"), world.path("out"), world.path("seen"));
+    let tiny = TinyModel { max_context: 512, n_layers: 1, ..TinyModel::default() };
+    std::fs::create_dir(&model).expect("a folder");
+    tiny.write_folder(Path::new(&model));
+    let args = ["quantize", &model, &out, "--method", "gptq", "--group", "32"];
+    let windows = ["--calibration", &text, "--sample-length", "400", "--samples", "2"];
+    pelton(&[&args[..], &windows].concat()).assert_answered();
+}

@@ -78,7 +78,7 @@ pub use request::{ChatRequest, CompletionRequest, Generation, InputOptions, Prom
 pub use runtime::{Runtime, RuntimeOptions, WeightNodes};
 pub use samplers::{DEFAULT_MIROSTAT, SamplerOrder};
 pub use service::Service;
-pub use source::LoadProgress;
+pub use source::{LoadProgress, check_vocabulary};
 pub use speculation::Speculation;
 pub use stop::{StopMatcher, StopOutcome};
 pub use texts::{DRY_BREAKERS, SamplingTexts};

@@ -139,7 +139,7 @@ impl Source {
 /// # Errors
 ///
 /// [`LlmError::VocabMismatch`].
-pub(crate) fn check_vocabulary(
+pub fn check_vocabulary(
     model: &str,
     tokenizer: &Tokenizer,
     n_embedding: usize,

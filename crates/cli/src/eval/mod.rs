@@ -126,7 +126,7 @@ impl Named {
     }
 
     fn tokens(&self, text: &str, file: &Path, scored: &ScoredArgs) -> Result<Tokens> {
-        let texts = Texts::open(&self.place)?;
+        let texts = Texts::of(&self.place, &self.files)?;
         Tokens::new(&texts.tokenizer, text, scored.limit())
             .map_err(|error| Failure::from(error).at(&file.display().to_string()))
     }

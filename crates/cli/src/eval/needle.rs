@@ -24,7 +24,7 @@ pub(super) fn hide(args: &EvalNeedleArgs) -> Result<()> {
     let chosen = args.machine.chosen();
     let text = read(&args.text)?;
     let named = Named::open(&args.model, chosen.llm.quantize)?;
-    let texts = Texts::open(&named.place)?;
+    let texts = Texts::of(&named.place, &named.files)?;
     let context = context(&chosen, std::iter::once(&named))?;
     let mut lengths = args.lengths.clone();
     if lengths.is_empty() {

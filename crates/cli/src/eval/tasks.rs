@@ -30,7 +30,7 @@ pub(super) fn ask(args: &EvalTasksArgs) -> Result<()> {
     };
     let tasks: Vec<Task> = args.files.iter().map(task).collect::<Result<_>>()?;
     let named = Named::open(&args.model, chosen.llm.quantize)?;
-    let texts = Texts::open(&named.place)?;
+    let texts = Texts::of(&named.place, &named.files)?;
     let context = context(&chosen, std::iter::once(&named))?.min(MOST_TOKENS);
     let mut subject = named.load(&chosen.runtime()?, &chosen.llm)?;
     let stop = StopFlag::listen()?;

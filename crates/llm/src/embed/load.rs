@@ -134,9 +134,14 @@ impl EmbedInfo {
 fn spec(files: &ModelFiles, options: &EmbedOptions) -> Result<(EmbedSpec, usize), LlmError> {
     let model = files.spec()?;
     let mut spec = EmbedSpec::read(files, &model)?;
-    if model.is_recurrent() {
-        let why =
-            "its recurrent layers keep states, expected a model of attention alone for vectors";
+    let why = if model.is_recurrent() {
+        Some("its recurrent layers keep states, expected a model of attention alone for vectors")
+    } else if model.encoder.is_some() {
+        Some("it has an encoder and a decoder, expected a model of one of them for vectors")
+    } else {
+        None
+    };
+    if let Some(why) = why {
         return Err(LlmError::Option { option: "model", why: why.to_owned() });
     }
     let is_overridden = options.pooling.is_some() || options.normalise.is_some();

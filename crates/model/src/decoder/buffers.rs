@@ -84,8 +84,19 @@ impl<D: Ops> Buffers<D> {
 
     /// Places every row and those asked for; checks the input's contract on the way.
     pub(super) fn place(&mut self, spec: &ArchSpec, input: &ForwardInput<'_>, block_size: usize) {
+        check_tokens(spec, input);
+        self.place_rows(spec, input, block_size);
+    }
+
+    /// As [`place`](Self::place), for rows whose tokens are not looked up in the embedding.
+    pub(super) fn place_rows(
+        &mut self,
+        spec: &ArchSpec,
+        input: &ForwardInput<'_>,
+        block_size: usize,
+    ) {
         let most = spec.encoder.as_ref().map_or(spec.max_context, |encoder| encoder.max_own);
-        self.place_within(spec, (spec.positions, most), input, block_size);
+        self.place_within((spec, spec.positions, most), input, block_size);
     }
 
     /// Places the rows of sources, for the encoder.
@@ -95,14 +106,14 @@ impl<D: Ops> Buffers<D> {
         input: &ForwardInput<'_>,
         block_size: usize,
     ) {
-        self.place_within(spec, (encoder.positions, encoder.max_source), input, block_size);
+        check_tokens(spec, input);
+        self.place_within((spec, encoder.positions, encoder.max_source), input, block_size);
     }
 
     /// Places rows whose positions are below `most`.
     fn place_within(
         &mut self,
-        spec: &ArchSpec,
-        (table, most): (Option<LearnedPositions>, usize),
+        (spec, table, most): (&ArchSpec, Option<LearnedPositions>, usize),
         input: &ForwardInput<'_>,
         block_size: usize,
     ) {
@@ -118,8 +129,12 @@ impl<D: Ops> Buffers<D> {
             let rows = positions.iter().map(|position| position + table.first_row);
             position_rows.extend(rows.map(|row| TokenId(row as u32)));
         }
-        for token in input.tokens {
-            assert!((token.0 as usize) < spec.vocab_size, "token {token} is not a token");
-        }
+    }
+}
+
+/// Panics unless the embedding has a row for each token.
+fn check_tokens(spec: &ArchSpec, input: &ForwardInput<'_>) {
+    for token in input.tokens {
+        assert!((token.0 as usize) < spec.vocab_size, "token {token} is not a token");
     }
 }

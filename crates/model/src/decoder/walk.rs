@@ -219,12 +219,13 @@ impl<D: InnerOps> LayerWalk<D> {
         let hidden = spec.hidden_size;
         let m = x.len() / hidden;
         assert!(x.len() == m * hidden && (1..=*n_tokens).contains(&m), "rows of a text");
-        // Rows of a table that is looked up in order.
+        // Rows of a table that is looked up in order; a text may have more rows than the vocabulary
+        // has tokens.
         let ids: Vec<TokenId> = (0..m as u32).map(TokenId).collect();
         let rows = put(device, x, [m, hidden]);
         let sequence = sequence(tables, spec, m);
         let input = ForwardInput { tokens: &ids, sequences: &[sequence], logits_rows: &[] };
-        buffers.place(spec, &input, BLOCK_TOKENS);
+        buffers.place_rows(spec, &input, BLOCK_TOKENS);
         let n_inputs = inputs.len() / m;
         let inputs = (n_inputs > 0).then(|| put(device, inputs, [m, n_inputs]));
         let n_streams = streams.len() / m;
