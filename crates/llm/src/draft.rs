@@ -168,6 +168,7 @@ impl Target<'_> {
             // The draft model keeps all tokens.
             block: decoder.kv_footprint(1, options.block_size, 0).without_windows(),
             chunk_tokens: options.choices.chunk_tokens(),
+            is_contiguous: false,
             context_tokens: self.context_tokens.min(decoder.spec().max_context),
             n_running: options.choices.max_running,
             limit_bytes: Some(available_bytes / KV_SHARE),

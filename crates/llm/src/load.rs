@@ -14,6 +14,7 @@ use pelton_engine::{
     Engine, EngineHandle, KvMemory, ModelExecutor, ModelExecutorConfig, SpecMethod, StateRoom,
 };
 use pelton_model::{ArchSpec, Decoder, LoadOptions, RoundTo, available_memory_bytes};
+use pelton_sched::KvAllocation;
 use pelton_tensor::{AlignedBuf, MemoryLeft, MemoryRefused};
 use pelton_text::{ChatTemplate, Tokenizer};
 
@@ -52,7 +53,7 @@ impl Llm {
         let kv = size_kv(&decoder, options)?;
         let eos = end_tokens(decoder.spec(), &text.tokenizer);
         let suppressed = source.files.suppressed_tokens()?;
-        let info = describe(source, &decoder, &kv, runtime);
+        let info = describe(source, &decoder, &kv, options.choices.kv_allocation, runtime);
         let loading = Loading { runtime, options, reporter: &reporter };
         let engine = loading.start(decoder, &kv, &text.tokenizer, drafts)?;
         let TextSide { tokenizer, template, dialect, sampling } = text;
@@ -157,6 +158,7 @@ fn size_kv(decoder: &Decoder<Device>, options: &LlmOptions) -> Result<KvPlan, Ll
     let sizing = KvSizing {
         block: decoder.kv_footprint(1, options.block_size, 0),
         chunk_tokens: options.choices.chunk_tokens(),
+        is_contiguous: options.choices.kv_allocation == KvAllocation::Contiguous,
         context_tokens: options.max_context.unwrap_or(decoder.spec().max_context),
         n_running: options.choices.max_running,
         limit_bytes: options.kv_bytes,
@@ -212,7 +214,18 @@ fn end_tokens(spec: &ArchSpec, tokenizer: &Tokenizer) -> Vec<TokenId> {
 }
 
 /// Facts about the loaded model, which are logged too.
-fn describe(source: Source, decoder: &Decoder<Device>, kv: &KvPlan, runtime: &Runtime) -> LlmInfo {
+fn describe(
+    source: Source,
+    decoder: &Decoder<Device>,
+    kv: &KvPlan,
+    allocation: KvAllocation,
+    runtime: &Runtime,
+) -> LlmInfo {
+    // Tokens whose blocks are held beside those of a window.
+    let reserved_tokens = match allocation {
+        KvAllocation::Contiguous => kv.context_tokens,
+        KvAllocation::Paged => 0,
+    };
     let info = LlmInfo {
         name: source.name,
         architecture: source.files.config().architecture.clone(),
@@ -223,7 +236,7 @@ fn describe(source: Source, decoder: &Decoder<Device>, kv: &KvPlan, runtime: &Ru
         kv_bytes: kv.n_bytes() - kv.state_bytes,
         kv_bytes_per_token: kv.block.token_bytes(decoder.spec()) as u64,
         n_long_requests: u64::from(kv.n_blocks)
-            / (kv.block.blocks_of(kv.context_tokens, 0) as u64).max(1),
+            / (kv.block.blocks_of(kv.context_tokens, reserved_tokens) as u64).max(1),
         states: StateInfo {
             n_bytes: kv.state_bytes,
             bytes_per_request: StateSizing::new(&decoder.state_shape(), None).snapshot_bytes,

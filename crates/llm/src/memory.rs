@@ -21,6 +21,9 @@ pub(crate) struct KvSizing {
     pub(crate) context_tokens: usize,
     /// Most tokens of a sequence that are computed at once.
     pub(crate) chunk_tokens: usize,
+    /// Whether blocks are reserved for the whole context of each sequence, and none is freed behind a
+    /// window.
+    pub(crate) is_contiguous: bool,
     /// Most sequences running at once.
     pub(crate) n_running: usize,
     /// Most bytes, where the user gives a limit.
@@ -105,10 +108,14 @@ impl KvSizing {
             .saturating_add(snapshot_bytes.saturating_mul(n_snapshots.into()));
         let block_bytes = self.block.block_bytes() as u64;
         let n_affordable = room_bytes.checked_sub(state_bytes)? / block_bytes.max(1);
-        let n_useful =
-            self.block.blocks_for(self.context_tokens, self.chunk_tokens, self.n_running);
+        // A chunk of all tokens holds the blocks of all of them.
+        let chunk_tokens = if self.is_contiguous { self.context_tokens } else { self.chunk_tokens };
+        let n_useful = self.block.blocks_for(self.context_tokens, chunk_tokens, self.n_running);
         let n_blocks = u32::try_from(n_affordable.min(n_useful as u64)).unwrap_or(u32::MAX);
-        let n_tokens = self.block.with_blocks(n_blocks as usize).most_tokens();
+        let n_tokens = match self.block.windows.filter(|_| self.is_contiguous) {
+            Some(windows) => n_blocks as usize / windows.n_groups() * self.block.shape.block_size,
+            None => self.block.with_blocks(n_blocks as usize).most_tokens(),
+        };
         let context_tokens = self.context_tokens.min(n_tokens);
         let block = self.block;
         let plan = KvPlan { n_blocks, block, context_tokens, n_lanes, n_snapshots, state_bytes };
@@ -128,7 +135,8 @@ impl KvSizing {
             _ => self.context_tokens,
         };
         // A request that is alone computes as little at once as it must.
-        let n_blocks = self.block.blocks_of(asked_tokens, 0) as u64;
+        let chunk_tokens = if self.is_contiguous { asked_tokens } else { 0 };
+        let n_blocks = self.block.blocks_of(asked_tokens, chunk_tokens) as u64;
         let room_bytes = self.room_bytes();
         let StateSizing { lane_bytes, snapshot_bytes, n_snapshots } = self.states;
         let kept_bytes = snapshot_bytes.saturating_mul(n_snapshots.unwrap_or(0).into());
@@ -253,6 +261,7 @@ mod tests {
             block: block(),
             context_tokens: 1024,
             chunk_tokens: 512,
+            is_contiguous: false,
             n_running: 4,
             limit_bytes: None,
             available_bytes: 1 << 30,
@@ -312,6 +321,14 @@ mod tests {
         // 64 blocks of tokens for all of them, 17 for a window, 32 for a chunk; and a copy.
         let found = sizing.plan().expect("fits");
         assert_eq!((found.n_blocks, found.context_tokens), (2 * (64 + 5 * 49) + 6, 1024));
+        // Blocks that are reserved for a whole context are not freed behind a window.
+        let contiguous = KvSizing { is_contiguous: true, ..sizing };
+        let found = contiguous.plan().expect("fits");
+        assert_eq!((found.n_blocks, found.context_tokens), (2 * (64 + 5 * 64) + 6, 1024));
+        let limit_bytes = Some(6 * 30 * block.block_bytes() as u64);
+        let found = KvSizing { limit_bytes, ..contiguous }.plan().expect("fits");
+        assert_eq!(found.context_tokens, 30 * 16);
+        let sizing = KvSizing { is_contiguous: false, ..contiguous };
         // A request that is alone needs no room for a chunk.
         let limit_bytes = Some((40 + 5 * 17) * block.block_bytes() as u64);
         let found = KvSizing { limit_bytes, ..sizing }.plan().expect("fits");
