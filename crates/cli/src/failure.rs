@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
+use pelton_llm::{LlmError, Panicked};
+use pelton_server::ServeError;
+
 use crate::hints;
 
 /// Most characters of a message, and of a hint, that are printed.
@@ -39,18 +42,18 @@ impl Failure {
         Self { message: Some(message.into()), hint: None, code: BAD_INPUT }
     }
 
-    /// A bad input, said with its causes unless the outer message already repeats them; a disk
-    /// without room among them is no bad input.
+    /// A bad input, said with its causes unless the outer message already repeats them. A panic of
+    /// ours, or a disk without room, is no bad input.
     pub(crate) fn of(error: &(dyn Error + 'static)) -> Self {
         let mut message = error.to_string();
-        let mut is_input = !lacks_room(error);
+        let mut is_input = !lacks_room(error) && !is_panic(error);
         let mut cause = error.source();
         while let Some(inner) = cause {
             let text = inner.to_string();
             if !message.contains(&text) {
                 let _ = write!(message, ": {text}");
             }
-            is_input &= !lacks_room(inner);
+            is_input &= !lacks_room(inner) && !is_panic(inner);
             cause = inner.source();
         }
         if is_input { Self::new(message) } else { Self::internal(message) }
@@ -148,6 +151,14 @@ fn lacks_room(error: &(dyn Error + 'static)) -> bool {
     error.is_some_and(|error| matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge))
 }
 
+/// Whether a panic was caught: that of one request, or those that ended the engine.
+fn is_panic(error: &(dyn Error + 'static)) -> bool {
+    let of_llm = error.downcast_ref::<LlmError>();
+    of_llm.is_some_and(|error| matches!(error, LlmError::Panicked(_) | LlmError::Failed))
+        || matches!(error.downcast_ref::<ServeError>(), Some(ServeError::EngineFailed))
+        || error.is::<Panicked>()
+}
+
 /// The text without its middle where it is longer than [`MOST_ERROR_CHARS`]: a mistyped argument can
 /// be as long as a prompt, and what is wrong with it stands before or after it.
 fn shortened(text: String) -> String {
@@ -226,6 +237,21 @@ mod tests {
         let repeated: &'static str = Box::leak(format!("x: {cause}").into_boxed_str());
         let told = Failure::from(Outer(repeated, std::fmt::Error));
         assert_eq!(told.line().expect("a line"), format!("error: x: {cause}\n"));
+    }
+
+    #[test]
+    fn a_panic_of_ours_is_no_bad_input() {
+        let panicked = || Panicked { part: "a step", message: "index out of bounds".to_owned() };
+        for ours in [
+            Failure::from(panicked()),
+            Failure::from(LlmError::Panicked(panicked())),
+            Failure::from(LlmError::Failed),
+            Failure::from(ServeError::EngineFailed),
+            Failure::from(io::Error::from(ErrorKind::StorageFull)),
+        ] {
+            assert_eq!(ours.code, INTERNAL, "{ours:?}");
+        }
+        assert_eq!(Failure::from(LlmError::Stopped).code, BAD_INPUT);
     }
 
     #[test]

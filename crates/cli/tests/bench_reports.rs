@@ -87,6 +87,9 @@ fn files_that_cannot_be_compared_are_refused_by_name() {
     let compare = |files: &[&str]| pelton(&[&["bench", "compare"], files].concat());
     compare(&[&good, newer]).assert_refused(&["newer.json", "version 7", "pelton 9.9.9"]);
     pelton(&["bench", "report", newer]).assert_refused(&["newer.json", "version 7"]);
+    let before = std::fs::read(&good).expect("a report");
+    pelton(&["bench", "report", &good, "-o", &good]).assert_refused(&["one of the reports"]);
+    assert_eq!(std::fs::read(&good).expect("a report"), before);
     let other = folder.path().join("other.json");
     std::fs::write(&other, "{\"figures\": []}").expect("written");
     let other = other.to_str().expect("UTF-8");

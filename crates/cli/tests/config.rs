@@ -63,3 +63,13 @@ fn an_unknown_key_is_refused_with_the_nearest_one() {
     let outcome = pelton(&["serve", "--check-config", "--config", path.to_str().expect("UTF-8")]);
     outcome.assert_refused(&["serve.yaml:2:", "`max_runing`", "`max_running`"]);
 }
+
+/// A list without models is a slip, not a wish for the built-in one.
+#[test]
+fn an_empty_list_of_models_is_refused() {
+    let folder = tempfile::tempdir().expect("temp");
+    let path = folder.path().join("serve.yaml");
+    std::fs::write(&path, "models: []\n").expect("written");
+    let config = ["serve", "--check-config", "--config", path.to_str().expect("UTF-8")];
+    pelton(&config).assert_refused(&["serve.yaml", "`models` names no model"]);
+}

@@ -108,3 +108,14 @@ fn mistakes_are_named() {
     std::fs::set_permissions(keys.path(), PermissionsExt::from_mode(0o644)).expect("set");
     keys.run(&["list"]).assert_refused(&["644", "chmod 600"]);
 }
+
+#[test]
+fn a_key_file_behind_a_link_is_changed_and_the_link_stays() {
+    let keys = Keys::new();
+    keys.run(&["new", "--id", "first"]).assert_answered();
+    let link = keys.path().with_file_name("link");
+    std::os::unix::fs::symlink(keys.path(), &link).expect("a link");
+    let file = link.to_str().expect("UTF-8");
+    pelton(&["key", "new", "--key-file", file, "--id", "second"]).assert_answered();
+    assert!(link.is_symlink() && keys.text().contains("second"), "{}", keys.text());
+}

@@ -1,7 +1,7 @@
 //! `pelton bench compare` and `pelton bench report`: reports that were kept.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pelton_bench::compare::{Comparison, Verdict, compare as compared};
 use pelton_bench::page::{Chart, page};
@@ -63,11 +63,19 @@ fn decided(found: &Comparison) -> Result<()> {
 ///
 /// Files that are no reports, a page that cannot be written.
 pub(super) fn report(args: &BenchReportArgs) -> Result<()> {
-    let named = |path: &std::path::PathBuf| {
+    let named = |path: &PathBuf| {
         let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
         Ok((name, open(path)?))
     };
     let reports = args.files.iter().map(named).collect::<Result<Vec<_>>>()?;
+    let output = std::fs::canonicalize(&args.output);
+    let is_output = |file: &PathBuf| {
+        output.as_ref().is_ok_and(|output| std::fs::canonicalize(file).is_ok_and(|f| f == *output))
+    };
+    if let Some(file) = args.files.iter().find(|file| is_output(file)) {
+        let message = format!("{} is one of the reports: it would be lost", file.display());
+        return Err(Failure::new(message).hint("`-o` takes another name"));
+    }
     let page = page(&reports).map_err(super::failure)?;
     write(&args.output, &page.html)?;
     write_charts(args.svg.as_deref(), &page.charts, "svg", |chart| chart.svg.as_bytes())?;

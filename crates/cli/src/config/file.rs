@@ -173,7 +173,13 @@ impl<'de> Deserialize<'de> for ConfigFile {
                         Key::ApiKeysFile => file.keys.api_keys_file = map.next_value()?,
                         Key::ApiKeysEnv => file.keys.api_keys_env = map.next_value()?,
                         Key::Tenants => file.tenants = map.next_value()?,
-                        Key::Models => file.models = map.next_value()?,
+                        Key::Models => {
+                            file.models = map.next_value()?;
+                            if file.models.is_empty() {
+                                let why = "`models` names no model: name one, or leave the key out";
+                                return Err(serde::de::Error::custom(why));
+                            }
+                        }
                         Key::Auto => file.routing.auto = map.next_value()?,
                         Key::Degrade => file.routing.degrade = map.next_value()?,
                     }

@@ -80,7 +80,7 @@ pub fn read_keys(path: &Path) -> Result<KeyFile, KeysError> {
 }
 
 /// Changes a key file, or makes it, as a whole: a reader sees the old keys or the new ones. Two
-/// changes at the same time wait for one another.
+/// changes at the same time wait for one another. A link stays, and the file behind it changes.
 ///
 /// # Errors
 ///
@@ -91,6 +91,8 @@ pub fn change_keys<T, E: From<KeysError>>(
     change: impl FnOnce(&mut KeyFile) -> Result<T, E>,
 ) -> Result<T, E> {
     let io = |source| KeysError::Io { path: path.to_owned(), source };
+    let behind_links = std::fs::canonicalize(path);
+    let path = behind_links.as_deref().unwrap_or(path);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let lock = File::open(folder).map_err(io)?;
