@@ -49,6 +49,10 @@ async fn a_key_opens_what_its_scopes_say_until_it_expires_or_is_revoked() {
     }
     assert!(get(&server, "/metrics", "metrics").await.body.contains("pelton_build_info"));
     assert!(!get(&server, "/metrics", "user").await.body.contains("pelton_build_info"));
+    for (key, view) in [("metrics", "all"), ("user", "tenant")] {
+        let live = get(&server, "/v1/live", key).await;
+        assert_eq!((live.status, &live.json()["view"]), (200, &json!(view)), "{key}");
+    }
     // A new key opens the door without a restart, and a revoked one does so no more.
     house.add("new", |_| {});
     change_keys(&house.keys(), |file| {

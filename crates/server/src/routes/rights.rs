@@ -22,7 +22,7 @@ use crate::{Access, ApiKey, GatewayConfig, ServeConfig, Tenant};
 /// Routes that everyone may ask.
 const OPEN: [&str; 5] = ["/health", "/ready", "/openapi.json", "/", "/page/{file}"];
 /// Routes for keys of any scope; they show what the key may see.
-const ANY_KEY: [&str; 3] = ["/version", "/metrics", "/v1/usage"];
+const ANY_KEY: [&str; 4] = ["/version", "/metrics", "/v1/live", "/v1/usage"];
 /// Routes that change the server.
 const ADMIN: [&str; 3] = ["/models/load", "/models/unload", "/models/reload"];
 

@@ -52,7 +52,7 @@ pub(crate) static ROUTES: &[Route] = &[
     Route::get("/metrics", Need::Key, || get(metrics::handle)),
     Route::get("/openapi.json", Need::Open, || get(super::openapi::handle)),
     // To see the server work.
-    Route::get("/v1/live", Need::User, || get(live::handle)),
+    Route::get("/v1/live", Need::Key, || get(live::handle)),
     Route::get("/v1/requests/{id}/timeline", Need::User, || get(timeline::handle)),
     // The page, which holds no data.
     Route::get("/", Need::Open, || get(page::index)),
