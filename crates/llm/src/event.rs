@@ -37,6 +37,13 @@ impl Event {
         let (calls, tokens, prompt) = (Vec::new(), Vec::new(), None);
         Self { choice, text, thought, calls, tokens, prompt, finish: None }
     }
+
+    /// Bytes of text, and bytes and pieces of everything else.
+    pub(crate) fn sizes(&self) -> (usize, usize) {
+        let of_call = |piece: &CallPiece| 1 + piece.arguments.len();
+        let calls: usize = self.calls.iter().map(of_call).sum();
+        (self.text.len(), self.thought.len() + calls)
+    }
 }
 
 /// A piece of a call of a tool.
@@ -61,6 +68,23 @@ pub struct EventToken {
     pub is_special: bool,
     /// Its log probability and the alternatives, if the request asks for them.
     pub logprob: Option<Logprob>,
+    /// The part of the event that came with it.
+    pub told: Told,
+}
+
+/// The part of an [`Event`] that came when a token was read.
+///
+/// Some tokens are held back, because a stop string, a call or a thought may begin with them, or
+/// because they end within a character. Their text comes with a later token.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Told {
+    /// None: the token is held back, or it belongs to no part.
+    #[default]
+    Nothing,
+    /// The next bytes of [`Event::text`], as many as this.
+    Text(usize),
+    /// A piece of a thought or of a call, and no text.
+    Other,
 }
 
 /// One token of a prompt that is scored.

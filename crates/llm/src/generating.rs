@@ -20,7 +20,7 @@ use pelton_text::{Detokenizer, Tokenizer};
 
 use crate::beam::{BeamScore, Searches};
 use crate::border::{DETOKENIZER, guard};
-use crate::event::{Event, Milestones, PromptToken, Timings};
+use crate::event::{Event, Milestones, PromptToken, Timings, Told};
 use crate::stop::StopMatcher;
 use choice::Choice;
 use described::{describe, scored_prompt};
@@ -418,11 +418,20 @@ impl Generating {
         if is_hidden {
             return;
         }
+        let (n_text, n_other) = event.sizes();
         let piece = choice.text_of(id, tokenizer, &self.control);
         let outcome = choice.watch(&piece, self.min_tokens);
         choice.read(&outcome.text, event);
         self.stopped(idx, outcome.matched, end, event);
         self.choices[idx].count_thought();
+        let told = match event.sizes() {
+            (text, _) if text > n_text => Told::Text(text - n_text),
+            (_, other) if other > n_other => Told::Other,
+            _ => Told::Nothing,
+        };
+        if let Some(token) = event.tokens.last_mut() {
+            token.told = told;
+        }
     }
 
     /// Notes that a stop string ended an answer, if one did.

@@ -60,7 +60,9 @@ pub use embed::{
     ScoreRequest, Scores, cosine,
 };
 pub use error::{KvShortage, LlmError, MemoryUse, Overload};
-pub use event::{CallPiece, Event, EventToken, Finish, Logprob, PromptToken, Timings, TopToken};
+pub use event::{
+    CallPiece, Event, EventToken, Finish, Logprob, PromptToken, Timings, Told, TopToken,
+};
 pub use generating::Generating;
 pub use llm::{Llm, LlmInfo, LlmParts, StateInfo};
 pub use options::{BLOCK_TOKENS, LlmOptions};

@@ -204,7 +204,7 @@ pub(crate) fn obfuscation(n_text_bytes: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pelton_llm::{Logprob, TopToken};
+    use pelton_llm::{Logprob, Told, TopToken};
     use serde_json::json;
 
     use super::*;
@@ -217,7 +217,8 @@ mod tests {
         });
         let (top, bytes) = (top.collect(), bytes(id));
         let logprob = score.map(|(logprob, _)| Logprob { logprob, top });
-        let token = EventToken { id: TokenId(id), bytes, is_special: false, logprob };
+        let token =
+            EventToken { id: TokenId(id), bytes, is_special: false, logprob, told: Told::Nothing };
         PromptToken { token, rank: score.map(|(_, rank)| rank) }
     }
 

@@ -7,7 +7,7 @@
 //! At most one part is open at a time. Text that is only white space so far is held back, because it
 //! is a part only beside other text.
 
-use pelton_llm::{CallPiece, Event, EventToken};
+use pelton_llm::{CallPiece, Event, EventToken, Told};
 
 use crate::wire::fresh_id;
 
@@ -50,26 +50,25 @@ pub(crate) struct Parts {
     has_any: bool,
     /// White space at the beginning of a text.
     space: String,
-    /// Tokens whose text has not come yet.
+    /// Tokens that are held back: their text has not come yet.
+    held: Vec<EventToken>,
+    /// Tokens of the text that comes next.
     tokens: Vec<EventToken>,
 }
 
 impl Parts {
     /// No parts yet; ids of calls will begin with `call_prefix`.
     pub(crate) fn new(call_prefix: &'static str, hides_thoughts: bool) -> Self {
-        let (open, has_any, space, tokens) = (None, false, String::new(), Vec::new());
-        Self { call_prefix, hides_thoughts, open, has_any, space, tokens }
+        let (held, tokens) = (Vec::new(), Vec::new());
+        let (open, has_any, space) = (None, false, String::new());
+        Self { call_prefix, hides_thoughts, open, has_any, space, held, tokens }
     }
 
     /// The news of one event.
     pub(crate) fn event(&mut self, event: Event) -> Vec<Step> {
         let mut steps = Vec::new();
-        let Event { text, thought, mut calls, tokens, .. } = event;
-        let is_plain = thought.is_empty() && calls.is_empty();
-        if is_plain && !matches!(self.open, Some(Open::Thought | Open::Call(_)) if text.is_empty())
-        {
-            self.tokens.extend(tokens.into_iter().filter(|token| !token.is_special));
-        }
+        let Event { text, thought, mut calls, tokens, finish, .. } = event;
+        self.sort(tokens, &text, finish.is_some());
         if !thought.is_empty() && !self.hides_thoughts {
             self.turn_to(Open::Thought, || Part::Thought, &mut steps);
             steps.push(Step::Add { text: thought, tokens: Vec::new() });
@@ -95,13 +94,58 @@ impl Parts {
         if is_bare && (needs_text || !space.is_empty()) {
             self.turn_to(Open::Text, || Part::Text, &mut steps);
             self.add(space, &mut steps);
-        } else if is_text && !self.tokens.is_empty() {
-            self.add(String::new(), &mut steps);
+        } else if is_text {
+            // A stop string cut the text of these.
+            self.give(0);
+            if !self.tokens.is_empty() {
+                self.add(String::new(), &mut steps);
+            }
         }
         if self.open.take().is_some() {
             steps.push(Step::Close);
         }
         steps
+    }
+
+    /// Sorts the tokens of an event by the part that came with each, so that it does not matter how
+    /// many tokens an event has. At the end, the rest of the text is that of the tokens held back.
+    fn sort(&mut self, tokens: Vec<EventToken>, text: &str, is_end: bool) {
+        let mut rest = text;
+        for token in tokens {
+            let told = token.told;
+            self.held.push(token);
+            match told {
+                Told::Nothing => {}
+                Told::Other => self.held.clear(),
+                Told::Text(n_bytes) => {
+                    let (said, after) = rest.split_at_checked(n_bytes).unwrap_or((rest, ""));
+                    rest = after;
+                    self.give_for(said);
+                }
+            }
+        }
+        if is_end && !rest.is_empty() {
+            self.give_for(rest);
+        }
+    }
+
+    /// Moves the tokens held back to those of the text, from the first of `said` on. Those before it
+    /// are markers, such as the end of a call.
+    fn give_for(&mut self, said: &str) {
+        let bytes: Vec<u8> = self.held.iter().flat_map(|token| token.bytes.clone()).collect();
+        let mut places = bytes.windows(said.len().max(1));
+        self.give(places.rposition(|place| place == said.as_bytes()).unwrap_or(0));
+    }
+
+    /// Moves the tokens held back to those of the text, without those that end before byte `start`.
+    fn give(&mut self, start: usize) {
+        let mut end = 0;
+        for token in self.held.drain(..) {
+            end += token.bytes.len();
+            if end > start && !token.is_special {
+                self.tokens.push(token);
+            }
+        }
     }
 
     fn continues(&self, piece: &CallPiece) -> bool {
@@ -128,6 +172,7 @@ impl Parts {
         if let Some(name) = piece.name.clone() {
             let id = fresh_id(self.call_prefix);
             self.space.clear();
+            self.tokens.clear();
             self.turn_to(Open::Call(piece.index), || Part::Call { id, name }, steps);
         }
         if !piece.arguments.is_empty() && self.open == Some(Open::Call(piece.index)) {
@@ -154,6 +199,8 @@ impl Parts {
 
 #[cfg(test)]
 mod tests {
+    use pelton_base::TokenId;
+
     use super::*;
 
     fn event(thought: &str, text: &str, calls: &[(usize, Option<&str>, &str)]) -> Event {
@@ -202,6 +249,90 @@ mod tests {
         let mut hidden = Parts::new("id_", true);
         let steps: Vec<Step> = events().into_iter().flat_map(|e| hidden.event(e)).collect();
         assert_eq!(steps[0], Step::Open(Part::Text));
+    }
+
+    /// One event for each token; the last of two calls is no call after all.
+    fn of_tokens() -> Vec<Event> {
+        let call = |piece: (usize, Option<&'static str>, &'static str)| ("", vec![piece]);
+        let read = [
+            ("hm ", ("", vec![])),
+            ("so", ("hm so", vec![])),
+            ("\n", ("\n", vec![])),
+            ("<call>", ("", vec![])),
+            ("{\"name\": \"f\", \"arguments\": ", call((0, Some("f"), ""))),
+            ("{\"a\":", call((0, None, "{\"a\":"))),
+            ("1}}", call((0, None, "1}"))),
+            ("</call>", ("", vec![])),
+            ("\n<c", ("", vec![])),
+            ("all>{\"n", ("", vec![])),
+            ("ay", ("\n<call>{\"nay", vec![])),
+            (" <", ("", vec![])),
+        ];
+        let of = |(bytes, (text, calls)): (&str, (&str, Vec<(usize, Option<&str>, &str)>))| {
+            let mut event = event("", text, &calls);
+            let told = match (text.len(), calls.len()) {
+                (0, 0) => Told::Nothing,
+                (0, _) => Told::Other,
+                (n_bytes, _) => Told::Text(n_bytes),
+            };
+            event.tokens.push(EventToken {
+                id: TokenId(0),
+                bytes: bytes.as_bytes().to_vec(),
+                is_special: false,
+                logprob: None,
+                told,
+            });
+            event
+        };
+        read.into_iter().map(of).collect()
+    }
+
+    /// The texts, each with its tokens joined.
+    fn texts(events: impl IntoIterator<Item = Event>) -> Vec<(String, String)> {
+        let mut parts = Parts::new("id_", false);
+        let mut steps: Vec<Step> = events.into_iter().flat_map(|e| parts.event(e)).collect();
+        steps.extend(parts.end(false));
+        let (mut texts, mut is_text) = (Vec::new(), false);
+        for step in steps {
+            match step {
+                Step::Open(part) => {
+                    is_text = part == Part::Text;
+                    texts.extend(is_text.then(Default::default));
+                }
+                Step::Add { text, tokens } if is_text => {
+                    let last: &mut (String, String) = texts.last_mut().expect("opened");
+                    last.0.push_str(&text);
+                    for token in tokens {
+                        last.1.push_str(std::str::from_utf8(&token.bytes).expect("UTF-8"));
+                    }
+                }
+                Step::Add { tokens, .. } => assert!(tokens.is_empty()),
+                Step::Close => {}
+            }
+        }
+        texts
+    }
+
+    #[test]
+    fn a_text_has_its_own_tokens_however_they_fall_into_events() {
+        let alone = texts(of_tokens());
+        let own = |text: &str, tokens: &str| (text.to_owned(), tokens.to_owned());
+        let expected = [own("hm so\n", "hm so\n"), own("\n<call>{\"nay", "\n<call>{\"nay <")];
+        assert_eq!(alone, expected);
+        for n in 2..6 {
+            let mut joined: Vec<Event> = Vec::new();
+            for (i, mut event) in of_tokens().into_iter().enumerate() {
+                match joined.last_mut().filter(|_| i % n != 0) {
+                    Some(last) => {
+                        last.text.push_str(&event.text);
+                        last.tokens.append(&mut event.tokens);
+                        last.calls.append(&mut event.calls);
+                    }
+                    None => joined.push(event),
+                }
+            }
+            assert_eq!(texts(joined), expected, "{n} tokens in an event");
+        }
     }
 
     #[test]
