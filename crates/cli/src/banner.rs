@@ -122,18 +122,26 @@ fn weights(n_bytes: u64, rounded_to: Option<&str>) -> String {
     format!("{} of weights{rounded}", bytes(n_bytes))
 }
 
-/// The same for a model that makes vectors.
+/// The same for a model that makes vectors, or finds labels.
 fn vectors(embedder: &Embedder, places: &Places, needs_key: bool) -> String {
     let info = embedder.info();
+    let (gives, route) = match info.labels.len() {
+        0 => (format!("vectors  of {} numbers", info.n_dimensions), "embeddings"),
+        1 => ("scores   of pairs of texts".to_owned(), "rerank"),
+        n => (format!("labels   {n} of them"), "classify"),
+    };
+    let body = match route {
+        "rerank" => r#"{"query": "Where is the cat?", "documents": ["A cat sat on the mat."]}"#,
+        _ => r#"{"input": "A cat sat on the mat."}"#,
+    };
     let facts = format!(
-        "model    {} ({}), {}\nvectors  of {} numbers, from texts of up to {} tokens\n",
+        "model    {} ({}), {}\n{gives}, from texts of up to {} tokens\n",
         info.name,
         info.architecture,
         weights(info.weight_bytes, info.rounded_to),
-        info.n_dimensions,
         info.max_tokens
     );
-    facts + &curl(places, "embeddings", r#"{"input": "A cat sat on the mat."}"#, needs_key)
+    facts + &curl(places, route, body, needs_key)
 }
 
 /// A command that asks the server.

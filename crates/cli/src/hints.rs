@@ -61,7 +61,9 @@ fn for_llm(error: &LlmError) -> Option<String> {
             "shorten the prompt, or raise `--max-context` as far as the model reaches"
         }
         LlmError::NoTemplate { .. } => "`--raw` continues a text without a template",
-        LlmError::NotGenerative { .. } => "`pelton embed` computes its vectors",
+        LlmError::NotGenerative { .. } => {
+            "`pelton embed` computes its vectors; where it is a classifier, `pelton serve` ranks and labels"
+        }
         _ => return None,
     };
     Some(hint.to_owned())

@@ -124,6 +124,11 @@ fn labels(server: &Server, ids: &[Vec<u32>], expected: &[Vec<f64>]) -> Check {
 
 fn is_ranked(golden: &GoldenRanker, path: &Path) -> Check {
     let server = serve(path, &[])?;
+    let route = if golden.n_labels() == 1 { "POST /v1/rerank" } else { "POST /v1/classify" };
+    let refused = server.post("/v1/completions", &json!({"prompt": "w1"}));
+    if !refused.as_ref().is_err_and(|error| error.contains(route)) {
+        return Err(format!("no `{route}` in {refused:?}"));
+    }
     if golden.n_labels() == 1 {
         return ranks(golden, &server);
     }

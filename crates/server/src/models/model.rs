@@ -99,10 +99,17 @@ impl Model {
     pub(crate) fn llm(&self) -> Result<&Arc<Llm>, ApiError> {
         match self.served() {
             Served::Text(llm) => Ok(llm),
-            Served::Vectors(_) => Err(ApiError::wrong_model(format!(
-                "`{}` is an embedding model: it generates no text; ask POST /v1/embeddings",
-                self.name()
-            ))),
+            Served::Vectors(embedder) => {
+                let (kind, route) = match embedder.info().labels.len() {
+                    0 => ("an embedding model", "embeddings"),
+                    1 => ("a ranker", "rerank"),
+                    _ => ("a classifier", "classify"),
+                };
+                Err(ApiError::wrong_model(format!(
+                    "`{}` is {kind}: it generates no text; ask POST /v1/{route}",
+                    self.name()
+                )))
+            }
         }
     }
 
