@@ -7,13 +7,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::common::server::Server;
-use crate::common::{command, pelton, signal};
+use crate::common::{Outcome, command, pelton, signal};
 use serde_json::Value;
 
 /// Measures the server at this address with short requests.
 fn measure(address: &str, more: &[&str]) -> Value {
+    run(address, more).json()
+}
+
+fn run(address: &str, more: &[&str]) -> Outcome {
     let common = ["bench", "serve", "--url", address, "--scale", "0.05", "-n", "8", "--json"];
-    pelton(&[&common, more].concat()).json()
+    pelton(&[&common, more].concat())
 }
 
 #[test]
@@ -135,6 +139,16 @@ fn stream_of(events: &[&str]) -> String {
 const TEXT: &str = r#"{"choices":[{"text":" a"}]}"#;
 
 #[test]
+fn a_run_without_any_answer_is_a_failure() {
+    let error = || answer_of(500, "application/json", r#"{"error":{"message":"out of luck"}}"#);
+    let odd = Odd::start(vec![error(), error()]);
+    let outcome = pelton(&["bench", "serve", "--url", &odd.address, "--scale", "0.05", "-n", "2"]);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("no request was answered"), "{}", outcome.stderr);
+    assert!(!outcome.stdout.contains("-0.0"), "{}", outcome.stdout);
+}
+
+#[test]
 fn each_failure_of_a_server_is_counted_by_its_kind() {
     let odd = Odd::start(vec![
         stream_of(&[TEXT, TEXT, "[DONE]"]),
@@ -206,7 +220,9 @@ fn a_server_that_never_ends_is_given_up_after_the_timeout() {
     let address = listener.local_addr().expect("bound").to_string();
     // Connections are taken by the system, and nobody answers.
     let args = ["--concurrency", "8", "--timeout", "1", "--model", "mute"];
-    let told = measure(&address, &args);
+    let outcome = run(&address, &args);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    let told: Value = serde_json::from_str(&outcome.stdout).expect("a report");
     assert_eq!(told["failures"]["timed out"]["n"], 8, "{}", told["failures"]);
     drop(listener);
 }

@@ -198,7 +198,7 @@ fn exactness([a, b]: &[Vec<Round>; 2]) -> Exactness {
         n_answers,
         answer_tokens: pairs.iter().map(|(_, n)| *n).max().unwrap_or(0),
         n_same_answers: pairs.iter().filter(|(same, n)| same == n).count(),
-        same_tokens: pairs.iter().map(|(same, _)| *same as f64).sum::<f64>()
+        same_tokens: pairs.iter().map(|(same, _)| same).sum::<usize>() as f64
             / n_answers.max(1) as f64,
     }
 }

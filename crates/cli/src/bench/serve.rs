@@ -4,7 +4,7 @@ use pelton_bench::record::{NoiseWatch, Worker};
 use pelton_bench::serve::{Bench, ServeReport, Traffic};
 
 use crate::args::BenchServeArgs;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupts;
 use crate::progress;
 
@@ -15,8 +15,8 @@ const DEFAULT_REQUESTS: u64 = 64;
 ///
 /// # Errors
 ///
-/// A server that does not answer, a trace that is wrong, Ctrl-C. Failed requests alone are no error:
-/// the report names them.
+/// A server that does not answer, a trace that is wrong, Ctrl-C. Some failed requests are no error,
+/// because the report names them; it is one if no request was answered.
 pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
     let texts = args.server.texts(&args.workload)?;
     let n_default = texts.as_ref().map_or(DEFAULT_REQUESTS, |texts| texts.n_texts());
@@ -48,7 +48,11 @@ pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
         super::reports::write(path, &(serde_json::to_string_pretty(&file)? + "\n"))
     });
     // The run is printed, whatever became of the file.
-    super::finish(&report, ServeReport::render, noise, args.json).and(written)
+    super::finish(&report, ServeReport::render, noise, args.json).and(written)?;
+    if report.n_answers == 0 && !report.failures.is_empty() {
+        return Err(Failure::internal("no request was answered; the report says why"));
+    }
+    Ok(())
 }
 
 /// The program that did the work of a run.

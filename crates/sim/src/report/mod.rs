@@ -198,7 +198,8 @@ impl Group {
             Distribution::new(records.iter().filter_map(|record| time(record)).collect())
         };
         let sum = |count: fn(&RequestRecord) -> u32| -> f64 {
-            records.iter().map(|record| f64::from(count(record))).sum()
+            // As integers: the sum of no floats is -0.0.
+            records.iter().map(|record| u64::from(count(record))).sum::<u64>() as f64
         };
         let duration_s = ledger.duration_s.max(1e-9);
         let n_good = records.iter().filter(|record| record.is_good).count() as f64;
