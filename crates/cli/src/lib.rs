@@ -11,8 +11,8 @@
 //! `pelton run ... > file` holds the model's text and nothing more.
 //!
 //! **Architecture invariant:** every way to fail ends in one line `error: ...` and an exit code:
-//! 2 for a bad input, 1 for a failure of our own or a full disk, 130 after Ctrl-C, 135 when a file that is in use
-//! was cut short. A closed pipe is no failure.
+//! 2 for a bad input, 1 for a failure of our own or a full disk, 130 after Ctrl-C, 135 when a file
+//! that is in use was cut short. A closed pipe is no failure.
 #![forbid(unsafe_code)]
 
 mod args;

@@ -63,7 +63,7 @@ mod tests {
     use pelton_base::TokenId;
 
     use super::*;
-    use crate::event::{EventToken, Logprob, Told};
+    use crate::event::{EventToken, Logprob, Released};
 
     #[test]
     fn the_likeliest_per_token_are_kept_and_equals_stay_in_order() {
@@ -83,7 +83,7 @@ mod tests {
                 bytes: Vec::new(),
                 is_special: false,
                 logprob: Some(Logprob { logprob, top: Vec::new() }),
-                told: Told::Nothing,
+                released: Released::Nothing,
             };
             let tokens = logprobs.iter().map(token).collect();
             best.add(&Event { tokens, ..Event::new(choice) });

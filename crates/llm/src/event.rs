@@ -68,16 +68,16 @@ pub struct EventToken {
     pub is_special: bool,
     /// Its log probability and the alternatives, if the request asks for them.
     pub logprob: Option<Logprob>,
-    /// The part of the event that came with it.
-    pub told: Told,
+    /// The part of the event that was released when it was read.
+    pub released: Released,
 }
 
-/// The part of an [`Event`] that came when a token was read.
+/// The part of an [`Event`] that was released when a token was read.
 ///
 /// Some tokens are held back, because a stop string, a call or a thought may begin with them, or
-/// because they end within a character. Their text comes with a later token.
+/// because they end within a character. Their text is released with a later token.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Told {
+pub enum Released {
     /// None: the token is held back, or it belongs to no part.
     #[default]
     Nothing,

@@ -20,7 +20,7 @@ use pelton_text::{Detokenizer, Tokenizer};
 
 use crate::beam::{BeamScore, Searches};
 use crate::border::{DETOKENIZER, guard};
-use crate::event::{Event, Milestones, PromptToken, Timings, Told};
+use crate::event::{Event, Milestones, PromptToken, Released, Timings};
 use crate::stop::StopMatcher;
 use choice::Choice;
 use described::{describe, scored_prompt};
@@ -49,7 +49,7 @@ pub struct Generating {
     /// Answers to each prompt.
     per_prompt: usize,
     max_tokens: Option<usize>,
-    /// The events of an earlier request that are still to be told again; `None` where the answers
+    /// The events of an earlier request that are still to be repeated; `None` where the answers
     /// are computed.
     replay: Option<Replay>,
 }
@@ -187,7 +187,7 @@ impl Generating {
         self.replay.is_some()
     }
 
-    /// The next event that is told again.
+    /// The next event that is repeated.
     fn next_replayed(&mut self) -> Option<Event> {
         let replay = self.replay.as_mut()?;
         let mut event = replay.events.get(replay.next)?.clone();
@@ -424,13 +424,13 @@ impl Generating {
         choice.read(&outcome.text, event);
         self.stopped(idx, outcome.matched, end, event);
         self.choices[idx].count_thought();
-        let told = match event.sizes() {
-            (text, _) if text > n_text => Told::Text(text - n_text),
-            (_, other) if other > n_other => Told::Other,
-            _ => Told::Nothing,
+        let released = match event.sizes() {
+            (text, _) if text > n_text => Released::Text(text - n_text),
+            (_, other) if other > n_other => Released::Other,
+            _ => Released::Nothing,
         };
         if let Some(token) = event.tokens.last_mut() {
-            token.told = told;
+            token.released = released;
         }
     }
 

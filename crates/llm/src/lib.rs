@@ -61,7 +61,7 @@ pub use embed::{
 };
 pub use error::{KvShortage, LlmError, MemoryUse, Overload};
 pub use event::{
-    CallPiece, Event, EventToken, Finish, Logprob, PromptToken, Timings, Told, TopToken,
+    CallPiece, Event, EventToken, Finish, Logprob, PromptToken, Released, Timings, TopToken,
 };
 pub use generating::Generating;
 pub use llm::{Llm, LlmInfo, LlmParts, StateInfo};

@@ -21,8 +21,8 @@ pub(crate) struct KvSizing {
     pub(crate) context_tokens: usize,
     /// Most tokens of a sequence that are computed at once.
     pub(crate) chunk_tokens: usize,
-    /// Whether blocks are reserved for the whole context of each sequence, and none is freed behind a
-    /// window.
+    /// Whether blocks are reserved for the whole context of each sequence, and none is freed behind
+    /// a window.
     pub(crate) is_contiguous: bool,
     /// Most sequences running at once.
     pub(crate) n_running: usize,

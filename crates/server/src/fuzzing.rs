@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pelton_base::{FinishReason, TokenId, Usage, limits};
 use pelton_llm::{
-    EmbedInput, Event, EventToken, Finish, Generation, Logprob, Prompt, Timings, Told, TopToken,
+    EmbedInput, Event, EventToken, Finish, Generation, Logprob, Prompt, Released, Timings, TopToken,
 };
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
@@ -211,7 +211,7 @@ fn token(bytes: &[u8]) -> EventToken {
     let (id, bytes) = (TokenId(0), bytes.to_vec());
     let top = vec![TopToken { id, bytes: bytes.clone(), logprob: f32::NEG_INFINITY }];
     let logprob = Some(Logprob { logprob: -0.5, top });
-    EventToken { id, bytes, is_special: false, logprob, told: Told::Nothing }
+    EventToken { id, bytes, is_special: false, logprob, released: Released::Nothing }
 }
 
 impl Source for VecDeque<Event> {

@@ -209,8 +209,8 @@ impl GgufVocab {
     }
 
     /// Removes the tokens at the end that only fill the vocabulary up to the model's embeddings:
-    /// converters write the unused token `[PADn]` for each id `n` that the original tokenizer lacks.
-    /// They are never sampled, as in the folder that the file was made from.
+    /// converters write the unused token `[PADn]` for each id `n` that the original tokenizer
+    /// lacks. They are never sampled, as in the folder that the file was made from.
     fn drop_padding(&mut self) {
         let named = [self.bos, self.eos, self.eot, self.unknown, self.class, self.separator];
         let is_padding = |id: usize| {

@@ -98,8 +98,8 @@ impl<'a> Place<'a> {
         arg.get_help().map(|help| format!("{help}"))
     }
 
-    /// The name under which a value was given: that of the flag, or of its environment variable where
-    /// the flag was not typed.
+    /// The name under which a value was given: that of the flag, or of its environment variable
+    /// where the flag was not typed.
     fn giver(&self, flag: &str) -> String {
         let name = flag.strip_prefix("--");
         let arg = self.command.get_arguments().find(|arg| name.is_some() && arg.get_long() == name);

@@ -6,7 +6,7 @@ use pelton_base::TokenId;
 use pelton_engine::{SampledToken, ScoredToken};
 use pelton_text::Tokenizer;
 
-use crate::event::{EventToken, Logprob, PromptToken, Told, TopToken};
+use crate::event::{EventToken, Logprob, PromptToken, Released, TopToken};
 
 /// The tokens of a prompt with their scores, which the first one lacks.
 pub(super) fn scored_prompt(
@@ -45,6 +45,6 @@ pub(super) fn describe(
         bytes: bytes(sampled.token),
         is_special: is_hidden || !keep_special && tokenizer.is_special(sampled.token),
         logprob,
-        told: Told::Nothing,
+        released: Released::Nothing,
     }
 }

@@ -204,7 +204,7 @@ pub(crate) fn obfuscation(n_text_bytes: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pelton_llm::{Logprob, Told, TopToken};
+    use pelton_llm::{Logprob, Released, TopToken};
     use serde_json::json;
 
     use super::*;
@@ -217,8 +217,13 @@ mod tests {
         });
         let (top, bytes) = (top.collect(), bytes(id));
         let logprob = score.map(|(logprob, _)| Logprob { logprob, top });
-        let token =
-            EventToken { id: TokenId(id), bytes, is_special: false, logprob, told: Told::Nothing };
+        let token = EventToken {
+            id: TokenId(id),
+            bytes,
+            is_special: false,
+            logprob,
+            released: Released::Nothing,
+        };
         PromptToken { token, rank: score.map(|(_, rank)| rank) }
     }
 

@@ -7,7 +7,7 @@
 //! At most one part is open at a time. Text that is only white space so far is held back, because it
 //! is a part only beside other text.
 
-use pelton_llm::{CallPiece, Event, EventToken, Told};
+use pelton_llm::{CallPiece, Event, EventToken, Released};
 
 use crate::wire::fresh_id;
 
@@ -107,17 +107,17 @@ impl Parts {
         steps
     }
 
-    /// Sorts the tokens of an event by the part that came with each, so that it does not matter how
+    /// Sorts the tokens of an event by the part that each released, so that it does not matter how
     /// many tokens an event has. At the end, the rest of the text is that of the tokens held back.
     fn sort(&mut self, tokens: Vec<EventToken>, text: &str, is_end: bool) {
         let mut rest = text;
         for token in tokens {
-            let told = token.told;
+            let released = token.released;
             self.held.push(token);
-            match told {
-                Told::Nothing => {}
-                Told::Other => self.held.clear(),
-                Told::Text(n_bytes) => {
+            match released {
+                Released::Nothing => {}
+                Released::Other => self.held.clear(),
+                Released::Text(n_bytes) => {
                     let (said, after) = rest.split_at_checked(n_bytes).unwrap_or((rest, ""));
                     rest = after;
                     self.give_for(said);
@@ -129,8 +129,8 @@ impl Parts {
         }
     }
 
-    /// Moves the tokens held back to those of the text, from the first of `said` on. Those before it
-    /// are markers, such as the end of a call.
+    /// Moves the tokens held back to those of the text, from the first of `said` on. Those before
+    /// it are markers, such as the end of a call.
     fn give_for(&mut self, said: &str) {
         let bytes: Vec<u8> = self.held.iter().flat_map(|token| token.bytes.clone()).collect();
         let mut places = bytes.windows(said.len().max(1));
@@ -270,17 +270,17 @@ mod tests {
         ];
         let of = |(bytes, (text, calls)): (&str, (&str, Vec<(usize, Option<&str>, &str)>))| {
             let mut event = event("", text, &calls);
-            let told = match (text.len(), calls.len()) {
-                (0, 0) => Told::Nothing,
-                (0, _) => Told::Other,
-                (n_bytes, _) => Told::Text(n_bytes),
+            let released = match (text.len(), calls.len()) {
+                (0, 0) => Released::Nothing,
+                (0, _) => Released::Other,
+                (n_bytes, _) => Released::Text(n_bytes),
             };
             event.tokens.push(EventToken {
                 id: TokenId(0),
                 bytes: bytes.as_bytes().to_vec(),
                 is_special: false,
                 logprob: None,
-                told,
+                released,
             });
             event
         };
