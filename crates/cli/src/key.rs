@@ -54,13 +54,27 @@ fn new(args: &NewKeyArgs) -> Result<()> {
         file.keys.push(key.clone());
         Ok(())
     })?;
-    if args.file.json {
+    let printed = if args.file.json {
         let mut object = describe(&key);
         object["key"] = text.into();
-        return print(&format!("{object}\n"));
+        print(&format!("{object}\n"))
+    } else {
+        eprintln!("Key `{}` is in {}. It is shown this once:", key.id, path.display());
+        print(&format!("{text}\n"))
+    };
+    if printed.is_err() {
+        // Nobody has seen it.
+        change_keys(path, |file| {
+            file.keys.retain(|other| other.id != key.id);
+            Ok::<(), Failure>(())
+        })?;
+        eprintln!(
+            "Key `{}` is not in {} any more, because it could not be shown.",
+            key.id,
+            path.display()
+        );
     }
-    eprintln!("Key `{}` is in {}. It is shown this once:", key.id, path.display());
-    print(&format!("{text}\n"))
+    printed
 }
 
 fn list(args: &ListKeysArgs) -> Result<()> {

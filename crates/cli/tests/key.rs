@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::common::{Outcome, pelton, pelton_with_input};
+use crate::common::{Outcome, command, pelton, pelton_with_input};
 
 /// A folder with a key file that is not made yet.
 struct Keys {
@@ -118,4 +118,17 @@ fn a_key_file_behind_a_link_is_changed_and_the_link_stays() {
     let file = link.to_str().expect("UTF-8");
     pelton(&["key", "new", "--key-file", file, "--id", "second"]).assert_answered();
     assert!(link.is_symlink() && keys.text().contains("second"), "{}", keys.text());
+}
+
+#[test]
+fn a_key_that_cannot_be_shown_is_taken_back() {
+    let keys = Keys::new();
+    keys.run(&["new", "--id", "first"]).assert_answered();
+    let before = keys.text();
+    let path = keys.path();
+    let args = ["key", "new", "--key-file", path.to_str().expect("UTF-8"), "--id", "second"];
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("a device");
+    let output = command(&args).stdout(full).output().expect("the binary starts");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(keys.text(), before);
 }
