@@ -203,7 +203,10 @@ mod tests {
 
     use super::*;
 
-    fn event(thought: &str, text: &str, calls: &[(usize, Option<&str>, &str)]) -> Event {
+    /// Index, name and arguments of a piece of a call.
+    type Piece<'a> = (usize, Option<&'a str>, &'a str);
+
+    fn event(thought: &str, text: &str, calls: &[Piece<'_>]) -> Event {
         let calls = calls.iter().map(|&(index, name, arguments)| CallPiece {
             index,
             name: name.map(str::to_owned),
@@ -253,26 +256,25 @@ mod tests {
 
     /// One event for each token; the last of two calls is no call after all.
     fn of_tokens() -> Vec<Event> {
-        let call = |piece: (usize, Option<&'static str>, &'static str)| ("", vec![piece]);
-        let read = [
-            ("hm ", ("", vec![])),
-            ("so", ("hm so", vec![])),
-            ("\n", ("\n", vec![])),
-            ("<call>", ("", vec![])),
-            ("{\"name\": \"f\", \"arguments\": ", call((0, Some("f"), ""))),
-            ("{\"a\":", call((0, None, "{\"a\":"))),
-            ("1}}", call((0, None, "1}"))),
-            ("</call>", ("", vec![])),
-            ("\n<c", ("", vec![])),
-            ("all>{\"n", ("", vec![])),
-            ("ay", ("\n<call>{\"nay", vec![])),
-            (" <", ("", vec![])),
+        let read: [(&str, &str, Option<Piece<'_>>); 12] = [
+            ("hm ", "", None),
+            ("so", "hm so", None),
+            ("\n", "\n", None),
+            ("<call>", "", None),
+            ("{\"name\": \"f\", \"arguments\": ", "", Some((0, Some("f"), ""))),
+            ("{\"a\":", "", Some((0, None, "{\"a\":"))),
+            ("1}}", "", Some((0, None, "1}"))),
+            ("</call>", "", None),
+            ("\n<c", "", None),
+            ("all>{\"n", "", None),
+            ("ay", "\n<call>{\"nay", None),
+            (" <", "", None),
         ];
-        let of = |(bytes, (text, calls)): (&str, (&str, Vec<(usize, Option<&str>, &str)>))| {
-            let mut event = event("", text, &calls);
-            let released = match (text.len(), calls.len()) {
-                (0, 0) => Released::Nothing,
-                (0, _) => Released::Other,
+        let events = read.map(|(bytes, text, call)| {
+            let mut event = event("", text, call.as_slice());
+            let released = match (text.len(), call) {
+                (0, None) => Released::Nothing,
+                (0, Some(_)) => Released::Other,
                 (n_bytes, _) => Released::Text(n_bytes),
             };
             event.tokens.push(EventToken {
@@ -283,8 +285,8 @@ mod tests {
                 released,
             });
             event
-        };
-        read.into_iter().map(of).collect()
+        });
+        events.into()
     }
 
     /// The texts, each with its tokens joined.
