@@ -63,7 +63,7 @@ fn new(args: &NewKeyArgs) -> Result<()> {
         print(&format!("{text}\n"))
     };
     if printed.is_err() {
-        // Nobody has seen it.
+        // A key that was not shown is of no use, and would stay valid.
         change_keys(path, |file| {
             file.keys.retain(|other| other.id != key.id);
             Ok::<(), Failure>(())
