@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            KERNELS (private, best first)         each entry points to one table per module
-//!  amx        -> matmul::AMX, the rest of avx512
+//!  amx        -> matmul::AMX  attention::AMX, the rest of avx512
 //!  avx512vnni -> matmul::AVX512VNNI, the rest of avx512
 //!  avx512     -> matmul::AVX512  quantize::..  rows::AVX512  attention::AVX512  state::AVX512
 //!  avxvnni    -> matmul::AVXVNNI, the rest of avx2
@@ -48,7 +48,7 @@ static KERNELS: &[Kernels] = &[
         quantize: &quantize::AVX512,
         ceilings: &ceilings::AMX,
         rows: &rows::AVX512,
-        attention: &attention::AVX512,
+        attention: &attention::AMX,
         state: &state::AVX512,
     },
     #[cfg(target_arch = "x86_64")]

@@ -365,7 +365,8 @@ fn quantized_blocks_of_every_family_compute_what_their_floats_do() {
         assert!(error < 1e-5, "{}: {error:e}", plain.name);
         let error = plain.mean_error(&logits(&quantized, Compute::Auto));
         // A near tie of a router that rounding decides another way is another expert.
-        let is_near = ["gpt-oss", "gpt-oss-mxfp4", "deepseek-v3", "deepseek-v3-yarn"];
+        let is_near =
+            ["gpt-oss", "gpt-oss-mxfp4", "deepseek-v3", "deepseek-v3-yarn", "llama4-scout"];
         let bound = if is_near.contains(&plain.name.as_str()) { 0.1 } else { 0.02 };
         assert!(error < bound, "{}: {error:e}", plain.name);
     }
@@ -387,8 +388,8 @@ fn one_kind_of_module_alone_may_be_quantized() {
             let is_meant = |name: &str| kind(name) == one;
             rewrite_some(&quantized, by_blocks, Some(blocks_config()), &is_meant);
             rewrite_some(&plain, by_blocks, None, &is_meant);
-            // Rounded activations decide a near tie of this one's router for another expert.
-            let is_near = plain.name == "kimi-linear";
+            // Rounded activations decide a near tie of these routers for another expert.
+            let is_near = ["deepseek-v2", "kimi-linear"].contains(&plain.name.as_str());
             let (compute, bound) =
                 if is_near { (Compute::F32, 1e-5) } else { (Compute::Auto, 0.01) };
             plain.logits = logits(&plain, compute);

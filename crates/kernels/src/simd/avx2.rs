@@ -63,6 +63,20 @@ unsafe fn scale(x: __m256, n: __m256) -> __m256 {
     }
 }
 
+/// Eight lanes of [`Simd::zero_below`].
+///
+/// # Safety
+///
+/// This CPU has `avx2`.
+#[inline(always)]
+unsafe fn zero_below(x: __m256, least: __m256) -> __m256 {
+    // SAFETY: AVX2 is there, as the caller promises; no memory is touched.
+    unsafe {
+        let magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0), x);
+        _mm256_and_ps(x, _mm256_cmp_ps::<_CMP_NLT_UQ>(magnitude, least))
+    }
+}
+
 /// The bf16 of eight lanes in the low halves of eight `i32`.
 ///
 /// # Safety
@@ -288,6 +302,7 @@ impl Simd for Avx2 {
         fn fma(a, b, c) => _mm256_fmadd_ps;
         fn max(a, b) => _mm256_max_ps;
         fn min(a, b) => _mm256_min_ps;
+        fn zero_below(x, least) => zero_below;
         fn scale(x, n) => scale;
     }
 

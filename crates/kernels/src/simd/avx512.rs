@@ -185,6 +185,15 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn zero_below(self, x: __m512, least: __m512) -> __m512 {
+        // SAFETY: `self` proves that this CPU has AVX-512; no memory is touched.
+        unsafe {
+            let is_kept = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(_mm512_abs_ps(x), least);
+            _mm512_maskz_mov_ps(is_kept, x)
+        }
+    }
+
+    #[inline(always)]
     fn sum(self, x: __m512) -> f32 {
         // SAFETY: `self` proves that this CPU has AVX-512; no memory is touched.
         unsafe {

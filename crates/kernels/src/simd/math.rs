@@ -49,6 +49,32 @@ pub(crate) fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     s.scale(p, n)
 }
 
+/// Coefficients of 2ˣ for `|x| <= 1/2` after the 1, the largest relative error of which is 2.8e-6.
+const POWER_OF_2: [f32; 4] = [0.693_124_2, 0.240_240_99, 0.055_906_426, 0.009_582_852];
+/// Exponent of the smallest result of [`exp_bf16`], but for its rounding.
+const LEAST_POWER: f32 = -49.0;
+/// A product with it, from which the float is subtracted twice, leaves the eight leading bits.
+const SPLIT: f32 = 65_537.0;
+
+/// `eˣ` for `x <= 0` as the float of a bf16, within 0.51 units of its last place; never below 2⁻⁵⁰.
+///
+/// The power of two of the fraction has a polynomial of degree 4, and the eight leading bits are
+/// taken by Dekker's product, to nearest: five operations fewer than [`exp`] and a rounding.
+#[inline(always)]
+pub(crate) fn exp_bf16<S: Simd>(s: S, x: S::F) -> S::F {
+    let power = s.max(s.splat(LEAST_POWER), s.mul(x, s.splat(LOG2_E)));
+    let n = s.sub(s.add(power, s.splat(ROUND)), s.splat(ROUND));
+    let f = s.sub(power, n);
+    let [c1, c2, c3, c4] = POWER_OF_2;
+    let mut p = s.fma(f, s.splat(c4), s.splat(c3));
+    p = s.fma(p, f, s.splat(c2));
+    p = s.fma(p, f, s.splat(c1));
+    p = s.fma(p, f, s.splat(1.0));
+    let split = s.mul(p, s.splat(SPLIT));
+    let rounded = s.sub(split, s.sub(split, p));
+    s.scale(rounded, n)
+}
+
 /// `1 / (1 + e⁻ˣ)` times `y`, as the quotient `y / (1 + e⁻ˣ)`.
 #[inline(always)]
 pub(crate) fn times_sigmoid<S: Simd>(s: S, y: S::F, x: S::F) -> S::F {
@@ -88,6 +114,28 @@ mod tests {
 
     fn exp_all<S: Simd>(s: S, x: &[f32; 16], out: &mut [f32; 16]) {
         s.store(exp(s, s.load(x)), out);
+    }
+
+    #[test]
+    fn an_exponential_in_bf16_is_half_a_unit_from_the_true_value() {
+        for i in 0..400_000 {
+            let x = -33.0 * (i as f32 / 400_000.0);
+            let mut out = [0.0; 16];
+            Scalar.store(exp_bf16(Scalar, Scalar.splat(x)), &mut out);
+            let exact = f64::from(x).exp();
+            let unit = exact.log2().floor().exp2() / 128.0;
+            let error = (f64::from(out[0]) - exact).abs();
+            assert!(error <= 0.51 * unit, "{x}: {} is {error} off", out[0]);
+            assert_eq!(half::bf16::from_f32(out[0]).to_f32(), out[0], "{x}");
+        }
+        for (x, expected) in [(0.0, 1.0), (-1e30, 2_f32.powi(-49)), (f32::MIN, 2_f32.powi(-49))] {
+            let mut out = [0.0; 16];
+            Scalar.store(exp_bf16(Scalar, Scalar.splat(x)), &mut out);
+            assert_eq!(out[0], expected, "{x}");
+        }
+        let mut out = [0.0; 16];
+        Scalar.store(exp_bf16(Scalar, Scalar.splat(f32::NAN)), &mut out);
+        assert!(out[0].is_nan());
     }
 
     fn exp_scalar(x: f32) -> f32 {

@@ -101,6 +101,8 @@ pub(crate) trait Simd: Copy {
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
     /// `if a < b { a } else { b }`: `b` when either is NaN.
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `x`, or 0 where its magnitude is below `least`; a NaN stays one.
+    fn zero_below(self, x: Self::F, least: Self::F) -> Self::F;
     /// `x · 2ⁿ`, rounded once, for integral `n` in `-250..=250` and `x` not subnormal.
     fn scale(self, x: Self::F, n: Self::F) -> Self::F;
     /// The sum of the lanes, by halving.

@@ -117,6 +117,7 @@ impl Simd for Scalar {
         fn fma(a, b, c) => a.mul_add(b, c);
         fn max(a, b) => if a > b { a } else { b };
         fn min(a, b) => if a < b { a } else { b };
+        fn zero_below(x, least) => if x.abs() < least { 0.0 } else { x };
         // In two steps, since 2ⁿ itself may be out of range; the first step is exact.
         fn scale(x, n) => {
             let n = n as i32;

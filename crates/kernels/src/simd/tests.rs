@@ -20,6 +20,7 @@ fn all_operations<S: Simd>(s: S, a: &[f32; 16], b: &[f32; 16], c: &[f32; 16]) ->
         s.fma(x, y, z),
         s.max(x, y),
         s.min(x, y),
+        s.zero_below(x, y),
         s.scale(s.splat(1.25), s.load(&n)),
         s.load_part(&a[..5], 2.0),
     ] {

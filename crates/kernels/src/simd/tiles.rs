@@ -31,6 +31,24 @@ pub(crate) const INPUTS: usize = 32;
 /// Bytes of a row of a tile, at most.
 pub(crate) const ROW_BYTES: usize = 64;
 
+/// Bytes of a tile.
+pub(crate) const TILE_BYTES: usize = ROWS * ROW_BYTES;
+
+/// A tile in memory.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Stored(pub(crate) [u8; TILE_BYTES]);
+
+impl Stored {
+    pub(crate) const ZERO: Self = Self([0; TILE_BYTES]);
+
+    /// Its rows.
+    pub(crate) fn rows_mut(&mut self) -> &mut [[u8; ROW_BYTES]; ROWS] {
+        let rows = self.0.as_chunks_mut().0.first_chunk_mut();
+        rows.expect("invariant: a tile has sixteen rows")
+    }
+}
+
 /// Whether this CPU multiplies tiles of bf16 and of bytes and the system gives this process the
 /// registers; asked once.
 pub(crate) fn are_supported() -> bool {

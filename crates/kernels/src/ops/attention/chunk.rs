@@ -31,18 +31,20 @@
 //! The steps are functions of their own ([`Simd::apart`]) where several places use them or where
 //! they do not depend on the element type, so that each is compiled once.
 
+use std::ops::Range;
+
 use bytemuck::cast_slice;
 use half::{bf16, f16};
 
-use super::CHUNK;
 use super::coming::Coming;
 use super::input::{DistanceBias, first_seen};
 use super::merge::State;
-use super::score::{KeyGroup, add_bias, add_slope, rows_per_tile, score, score_path};
+use super::score::{KeyGroup, add_bias, add_slope, score, score_path};
 use super::softmax::Softmax;
 use super::tree::{Path, Tree};
-use super::weigh::{scale_weights, weigh_path, weigh_tile};
-use super::weigh_keys::{weigh_keys, weigh_path_keys};
+use super::weigh::{scale_weights, weigh};
+use super::weigh_keys::weigh_keys;
+use super::{BLOCK, CHUNK};
 use crate::ops::kv::{KvElement, KvShape};
 use crate::simd::shells;
 use crate::simd::{LANES, Simd};
@@ -52,7 +54,8 @@ pub(super) const SCORE_LINE: usize = LANES + CHUNK + LANES;
 
 /// One chunk of one item.
 pub(super) struct Chunk<'a, T> {
-    /// Queries `[n_flat, key_dim]`, flat rows being (row, head of the item).
+    /// Queries `[n_flat, key_dim]`, flat rows being (row, head of the item); times the scale and
+    /// rounded to bf16, where keys are bf16.
     pub(super) q: &'a [f32],
     /// Heads of the item, which share the KV head.
     pub(super) group: usize,
@@ -70,6 +73,7 @@ pub(super) struct Chunk<'a, T> {
     pub(super) seq_end: usize,
     /// Length of a segment; a row sees only positions of its own segment.
     pub(super) segment: Option<usize>,
+    /// Factor of the scores, unless the queries have it.
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
     /// Slopes of the heads of the item.
@@ -102,7 +106,7 @@ impl<'a, T: KvElement> Chunk<'a, T> {
     }
 
     /// The columns from the first to the last that any row sees; none where `low >= high`.
-    fn seen(&self) -> (usize, usize) {
+    pub(super) fn seen(&self) -> (usize, usize) {
         let (mut low, mut high) = (CHUNK, 0);
         for flat in (0..self.n_flat()).step_by(self.group) {
             let (row_low, row_high) = self.visible(flat);
@@ -118,6 +122,40 @@ impl<'a, T: KvElement> Chunk<'a, T> {
     #[inline(always)]
     pub(super) fn dense(&self) -> usize {
         self.tree.map_or(CHUNK, |tree| tree.first_position.saturating_sub(self.start).min(CHUNK))
+    }
+
+    /// First column from which on a row with a path takes its values alone: that of the block in
+    /// which paths begin.
+    #[inline(always)]
+    fn first_of_paths(&self) -> usize {
+        if self.tree.is_some() { self.dense() / BLOCK * BLOCK } else { CHUNK }
+    }
+
+    /// Columns that flat row `flat` sees and whose values other rows may share.
+    #[inline(always)]
+    pub(super) fn shared_columns(&self, flat: usize) -> Range<usize> {
+        let (low, high) = self.visible(flat);
+        let has_path = high > self.dense();
+        let end = if has_path { high.min(self.first_of_paths()) } else { high };
+        low.min(end)..end
+    }
+
+    /// Columns of the blocks that hold the path of flat row `flat`, which has one.
+    #[inline(always)]
+    pub(super) fn path_blocks(&self, flat: usize) -> Range<usize> {
+        let (low, high) = self.visible(flat);
+        low.max(self.first_of_paths())..high
+    }
+
+    /// Position in the cache of the value of `column`, for a row with this path.
+    #[inline(always)]
+    pub(super) fn position_of(&self, path: Option<&Path>, column: usize) -> usize {
+        match (path, &self.tree) {
+            (Some(path), Some(tree)) if column >= path.columns.start => {
+                tree.first_position + path.rows()[column - path.columns.start] as usize
+            }
+            _ => self.start + column,
+        }
     }
 
     /// The path of `row` in this chunk, if there is any of it.
@@ -255,7 +293,23 @@ fn chunk<S: Simd, T: KvElement>(
             score_path(s, chunk, scores, &path);
         }
     }
-    for flat in 0..n_flat {
+    weights(s, chunk, scores, out);
+    if chunk.shape.values_in_keys {
+        weigh_keys(s, chunk, scores, turned, out.acc);
+    } else {
+        weigh(s, chunk, scores, out.acc);
+    }
+}
+
+/// Turns the scores of all flat rows into weights, and sets the maxima and the sums of `out`.
+#[inline(always)]
+pub(super) fn weights<S: Simd, T: KvElement>(
+    s: S,
+    chunk: &Chunk<'_, T>,
+    scores: &mut [f32],
+    out: &mut State<'_>,
+) {
+    for flat in 0..chunk.n_flat() {
         let line = &mut scores[flat * SCORE_LINE..(flat + 1) * SCORE_LINE];
         let (low, high) = chunk.visible(flat);
         let row = flat / chunk.group;
@@ -269,38 +323,15 @@ fn chunk<S: Simd, T: KvElement>(
             let bias = bias.of_heads(head..head + 1);
             add_bias(&bias, position, chunk.start, &mut line[LANES..], low..high);
         }
-        let softmax = Softmax { softcap: chunk.softcap, line, low, high };
-        (out.max[flat], out.sum[flat]) = s.apart(softmax);
+        let softcap = chunk.softcap;
+        (out.max[flat], out.sum[flat]) = if T::IS_BF16 {
+            s.apart(Softmax::<true> { softcap, line, low, high })
+        } else {
+            s.apart(Softmax::<false> { softcap, line, low, high })
+        };
     }
     if T::HAS_SCALES {
         scale_weights(chunk, scores);
-    }
-    if chunk.shape.values_in_keys {
-        weigh_keys(s, chunk, scores, turned, out.acc, low..high);
-        for row in 0..n_flat / chunk.group {
-            if let Some(path) = chunk.path(row) {
-                weigh_path_keys(s, chunk, scores, turned, &path, out.acc);
-            }
-        }
-        return;
-    }
-    let padded = chunk.shape.padded_dim();
-    let per_tile = rows_per_tile(n_flat);
-    for flat in (0..n_flat).step_by(per_tile) {
-        let n_rows = per_tile.min(n_flat - flat);
-        let acc = &mut out.acc[flat * padded..(flat + n_rows) * padded];
-        let scores = &scores[flat * SCORE_LINE..];
-        match n_rows {
-            1 => weigh_tile::<S, T, 1>(s, chunk, flat, scores, acc),
-            2 => weigh_tile::<S, T, 2>(s, chunk, flat, scores, acc),
-            3 => weigh_tile::<S, T, 3>(s, chunk, flat, scores, acc),
-            _ => weigh_tile::<S, T, 4>(s, chunk, flat, scores, acc),
-        }
-    }
-    for row in 0..n_flat / chunk.group {
-        if let Some(path) = chunk.path(row) {
-            weigh_path(s, chunk, scores, &path, out.acc);
-        }
     }
 }
 

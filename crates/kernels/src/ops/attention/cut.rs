@@ -1,7 +1,7 @@
 //! Rows of a call in blocks that are computed together.
 //!
 //! ```text
-//! sequence    |row|row|row|row|row|row|row|          blocks of 16 / heads rows, at least one
+//! sequence    |row|row|row|row|row|row|row|       blocks of flat rows / heads rows, at least one
 //!             |-- block --|-- block --|...|
 //! KV head     |head|head|head|head|head|head|        parts of up to 16 heads
 //! block       chunks first_chunk .. + n_chunks       what any of its rows sees
@@ -11,8 +11,10 @@ use super::CHUNK;
 use super::input::{AttentionInput, first_seen};
 use super::tree::Tree;
 
-/// Most flat rows (rows x heads) of one item.
-const FLAT_ROWS: usize = 16;
+/// Flat rows (rows x heads) that an item has room for, at least; and in steps of which it has more.
+pub(super) const FLAT_ROWS: usize = 64;
+/// Most heads of an item.
+const HEADS: usize = 16;
 
 /// The heads of a call in parts of KV heads that are computed together.
 #[derive(Clone, Copy)]
@@ -39,7 +41,7 @@ pub(super) struct Heads {
 
 impl HeadParts {
     pub(super) fn new(group: usize, n_kv_heads: usize) -> Self {
-        let n_parts = group.div_ceil(FLAT_ROWS);
+        let n_parts = group.div_ceil(HEADS);
         let most = group.div_ceil(n_parts);
         // For example, 16 x 16 + 1 heads in even parts would leave the last part empty.
         let n_parts = group.div_ceil(most);
@@ -82,9 +84,10 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// Cuts the rows of all sequences.
-    pub(super) fn rows(&mut self, input: &AttentionInput<'_>, heads: &HeadParts) {
-        let per_block = FLAT_ROWS / heads.most;
+    /// Cuts the rows of all sequences into blocks of up to `flat_rows` flat rows (rows x heads),
+    /// but of at least one row.
+    pub(super) fn rows(&mut self, input: &AttentionInput<'_>, heads: &HeadParts, flat_rows: usize) {
+        let per_block = (flat_rows / heads.most).max(1);
         self.blocks.clear();
         self.depths.clear();
         self.n_partials = 0;

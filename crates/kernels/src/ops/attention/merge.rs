@@ -1,7 +1,7 @@
 //! Partial softmax sums, and how two of them become one.
 //!
 //! ```text
-//! State of n rows   max [n] | sum [n] | acc [n][padded value_dim]
+//! State of n rows   acc [n][padded value_dim] | max [n] | sum [n]          in whole vectors
 //!
 //! merge(A, B):  m = max(A.max, B.max)   a = exp(A.max - m)   b = exp(B.max - m)
 //!               sum = fma(A.sum, a, B.sum · b)     acc[d] = fma(A.acc[d], a, B.acc[d] · b)
@@ -29,13 +29,14 @@ pub(super) struct State<'a> {
 impl<'a> State<'a> {
     /// Floats that the state of `n` rows takes.
     pub(super) fn n_floats(n: usize, padded_dim: usize) -> usize {
-        n * (2 + padded_dim)
+        (n * (2 + padded_dim)).next_multiple_of(LANES)
     }
 
-    /// A state in `memory`, whose contents it takes as they are.
-    pub(super) fn over(memory: &'a mut [f32], n: usize) -> Self {
-        let (max, rest) = memory.split_at_mut(n);
-        let (sum, acc) = rest.split_at_mut(n);
+    /// A state of `n` rows in `memory`, whose contents it takes as they are.
+    pub(super) fn over(memory: &'a mut [f32], n: usize, padded_dim: usize) -> Self {
+        let (acc, rest) = memory.split_at_mut(n * padded_dim);
+        let (max, rest) = rest.split_at_mut(n);
+        let sum = &mut rest[..n];
         Self { max, sum, acc }
     }
 

@@ -5,14 +5,26 @@
 //!                                         of its segment, where there are segments
 //!   (M, Z, O) = (sink, 1, 0)              or (-inf, 0, 0) without sinks
 //!   for each chunk of 256 positions, ascending, fixed to multiples of 256:
-//!     s[t]  = softcap(scale · Σ_d q[d] k[t][d] + slope · (t - p))      fused, d ascending (score.rs)
+//!     s[t]  = softcap(scale · Σ_d q[d] k[t][d] + slope · (t - p))    in blocks of d   (score.rs)
 //!                                              + bias[t - p]           where a table has a bias by distance
 //!     m     = max s                 e[t] = exp(s[t] - m)                           (softmax.rs)
 //!     z     = Σ e[t]                                    position t in lane t % 16, then halving
-//!     o[d]  = Σ e[t] v[t][d]                            fused, t ascending           (weigh.rs)
+//!     o[d]  = Σ e[t] v[t][d]                            in blocks of t               (weigh.rs)
 //!     merge (m, z, o) into (M, Z, O)                                                 (merge.rs)
 //!   out = O / Z
+//!
+//! in blocks:   of each 32 terms the first 16 and the last 16 are summed from 0, of each pair
+//!              fma(a[i + 1], b[i + 1], sum), then fma(a[i], b[i], sum);  total += first + last
+//! bf16:        q[d] = bf16(scale · q[d]) and then no scale; e[t] = bf16(exp(..)), before z
 //! ```
+//!
+//! **Products of bf16.** Where keys and values are bf16, queries and weights are rounded to bf16 as
+//! well, so that tile registers multiply them (`tiles.rs`); the other kernels multiply the same
+//! numbers as floats, in the order that tiles have. A factor is 0 or at least 2⁻⁵⁰ in magnitude:
+//! no sum is then subnormal, which tiles would take for 0 and floats would not. Rounding a query
+//! or a weight errs by as much as the rounding of each key and value does
+//! (`docs/performance-machines.md` has the cost). The weights are summed after they are rounded, so
+//! their quotients add up to 1.
 //!
 //! int8 keys and values have a scale per token: `scale · (Σ_d q[d] k[t][d] · key scale[t])`, the
 //! inner product first, and `(e[t] · value scale[t]) v[t][d]`.
@@ -45,10 +57,11 @@
 //! all heads, keys of 576 of which 512 are the value), only keys are stored. Their groups are
 //! transposed in scratch, and then everything is as above, to the bit.
 //!
-//! **Work.** An item is up to 16 (query row, head) pairs of one KV head: the heads of a group share
-//! each loaded K and V, and so do the rows of a prompt; larger groups are several items. When there
-//! are fewer items than the team can share evenly, items are cut by chunks as well, so that one
-//! long sequence uses every thread; a second, small wave merges. Both ways give the same bits.
+//! **Work.** An item is up to 64 (query row, head) pairs of one KV head, 256 with tile registers:
+//! the heads of a group share each K and V brought into cache, and so do the rows of a prompt;
+//! groups of more than 16 heads are several items. When there are fewer items than the team can
+//! share evenly, items are cut by chunks as well, so that one long sequence uses every thread; a
+//! second, small wave merges. Both ways give the same bits.
 //!
 //! ```text
 //! many items      item -> all its chunks, merged as they come
@@ -72,13 +85,16 @@
 //! overlap: the lines of the values are prefetched while keys are multiplied, and the lines of the
 //! next keys while values are (`coming.rs`).
 //!
-//! A prompt of `m` rows does `m` times the operations on `m · group / 16` times the bytes, most of
-//! them from cache.
+//! A prompt of `m` rows does `m` times the operations on `m · group / 64` times the bytes (256 with
+//! tiles), which at a few thousand positions come from the third-level cache: with tiles, 16, 64,
+//! 128 and 256 pairs per item give 340, 461, 551 and 585 GFLOP/s (32 heads of 64 on 8, 512 rows
+//! behind 7,680, two threads of a Granite Rapids), where multiply-adds give 160.
 //!
 //! **Numbers out of range.** A NaN score makes its own row NaN, and no other row. A row with no
 //! visible key (a window of 0) gives zeros, and so does a row whose scores are all `-inf`.
 //!
-//! Tried and dropped: a running maximum across chunks (one pass less, but the bits then depend on
+//! Tried and dropped: sums in ascending order with unrounded weights for bf16 (as for f32; tiles
+//! have another order); a running maximum across chunks (one pass less, but the bits then depend on
 //! the cut); scores of masked positions as `-inf` in the value sum (0 · inf of a later row's value
 //! is NaN: masked positions are not touched at all); trees as a mask over cache positions (the
 //! masked ones shift the lanes and chunks of those behind, and with them the bits).
@@ -102,6 +118,8 @@ mod score;
 mod softmax;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 mod tree;
 mod weigh;
 mod weigh_keys;
@@ -114,10 +132,17 @@ pub use input::{AttentionInput, AttentionSeq, DistanceBias};
 
 /// Positions per chunk: part of the canonical order, not a tuning knob.
 const CHUNK: usize = 256;
+/// Terms of a sum that are added up as two halves before they join it: what one product of tile
+/// registers takes.
+const BLOCK: usize = 32;
+/// Terms of half a block.
+const HALF: usize = BLOCK / 2;
 
 /// The attention kernels of one instruction set.
 #[derive(Debug)]
 pub(crate) struct Table {
+    /// Most flat rows of an item: those that share each key and value brought into cache.
+    flat_rows: usize,
     chunk_f32: unsafe fn(&chunk::Chunk<'_, f32>, &mut [f32], &mut merge::State<'_>),
     chunk_bf16: unsafe fn(&chunk::Chunk<'_, bf16>, &mut [f32], &mut merge::State<'_>),
     chunk_f16: unsafe fn(&chunk::Chunk<'_, f16>, &mut [f32], &mut merge::State<'_>),
@@ -130,16 +155,20 @@ pub(crate) struct Table {
 
 macro_rules! table {
     ($(#[$meta:meta])* $name:ident, $shell:ident) => {
+        table!($(#[$meta])* $name, $shell, chunk::bf16_shells::$shell, cut::FLAT_ROWS, $name);
+    };
+    ($(#[$meta:meta])* $name:ident, $shell:ident, $bf16:expr, $flat_rows:expr, $kv:ident) => {
         $(#[$meta])*
         pub(crate) static $name: Table = Table {
+            flat_rows: $flat_rows,
             chunk_f32: chunk::f32_shells::$shell,
-            chunk_bf16: chunk::bf16_shells::$shell,
+            chunk_bf16: $bf16,
             chunk_f16: chunk::f16_shells::$shell,
             chunk_fp8: chunk::fp8_shells::$shell,
             chunk_int8: chunk::int8_shells::$shell,
             merge: merge::merge_shells::$shell,
             finish: merge::finish_shells::$shell,
-            kv: &kv::$name,
+            kv: &kv::$kv,
         };
     };
 }
@@ -153,4 +182,12 @@ table!(
     #[cfg(target_arch = "x86_64")]
     AVX512,
     avx512
+);
+table!(
+    #[cfg(target_arch = "x86_64")]
+    AMX,
+    avx512,
+    tiles::chunk,
+    tiles::FLAT_ROWS,
+    AVX512
 );

@@ -13,9 +13,11 @@
 
 use std::cell::{Cell, RefCell};
 
+use pelton_tensor::ALIGNMENT;
+
 use super::chunk::{Chunk, SCORE_LINE};
 use super::coming::Coming;
-use super::cut::{Cut, HeadParts, Heads, RowBlock};
+use super::cut::{Cut, FLAT_ROWS, HeadParts, Heads, RowBlock};
 use super::input::AttentionInput;
 use super::merge::State;
 use super::tree::Tree;
@@ -23,10 +25,14 @@ use super::weigh_keys::n_turned;
 use super::{CHUNK, Table};
 use crate::Cpu;
 use crate::ops::kv::{KvCache, KvDtype, KvElement, KvLayer, KvShape};
+use crate::simd::LANES;
 use crate::team::Parts;
 
 /// Items per thread from which on they are not cut by chunks.
 const ITEMS_PER_THREAD: usize = 4;
+
+/// Items per thread that larger items must leave, so that threads end at about the same time.
+const ITEMS_OF_A_CUT: usize = 2 * ITEMS_PER_THREAD;
 
 /// Most floats of partial results (16 MiB); a step that needs more is not cut by chunks.
 const PARTIAL_FLOATS: usize = 4 << 20;
@@ -51,17 +57,19 @@ thread_local! {
     static CUT: Cell<Option<Cut>> = const { Cell::new(None) };
 }
 
-/// Calls `f` with `n` floats of this thread's memory, whose contents are arbitrary.
+/// Calls `f` with `n` floats of this thread's memory, whose contents are arbitrary; they begin a
+/// line of memory, so that lines of scores and sums, which are whole vectors, do too.
 fn with_floats<R>(
     memory: &'static std::thread::LocalKey<RefCell<Vec<f32>>>,
     n: usize,
     f: impl FnOnce(&mut [f32]) -> R,
 ) -> R {
     memory.with_borrow_mut(|memory| {
-        if memory.len() < n {
-            memory.resize(n, 0.0);
+        if memory.len() < n + LANES {
+            memory.resize(n + LANES, 0.0);
         }
-        f(&mut memory[..n])
+        let first = memory.as_ptr().align_offset(ALIGNMENT);
+        f(&mut memory[first..first + n])
     })
 }
 
@@ -108,10 +116,18 @@ impl Cpu {
         let shape = &shape;
         let heads = HeadParts::new(input.n_heads / shape.n_kv_heads, shape.n_kv_heads);
         let mut cut = CUT.take().unwrap_or_default();
-        cut.rows(input, &heads);
+        cut.rows(input, &heads, self.flat_rows(input, &heads));
         let step = Step { cpu: self, input, shape, pages, heads, cut: &cut, out: Parts::new(out) };
         self.run_step(kernel, &step);
         CUT.set(Some(cut));
+    }
+
+    /// Flat rows of an item: the more of them, the fewer times keys and values are read.
+    fn flat_rows(&self, input: &AttentionInput<'_>, heads: &HeadParts) -> usize {
+        let n_rows: usize = input.sequences.iter().map(|sequence| sequence.rows.len()).sum();
+        let n_items = ITEMS_OF_A_CUT * self.team.n_threads();
+        let even = n_rows * heads.most * heads.n / n_items;
+        (even / FLAT_ROWS * FLAT_ROWS).clamp(FLAT_ROWS, self.kernels.attention.flat_rows)
     }
 
     fn run_step<T: KvElement>(
@@ -185,6 +201,10 @@ impl<T: KvElement> Step<'_, T> {
         for (row, q) in (block.row..).zip(q.chunks_exact_mut(heads.n * dim)) {
             let all = self.input.q.row(row, self.input.n_heads * dim);
             q.copy_from_slice(&all[heads.first * dim..(heads.first + heads.n) * dim]);
+        }
+        if T::IS_BF16 {
+            // SAFETY: the kernels of a `Cpu` are available on this machine.
+            unsafe { (self.kernels().kv.round_to_factors)(q, self.input.scale) };
         }
     }
 
@@ -270,11 +290,11 @@ impl<T: KvElement> Step<'_, T> {
         let n_scores = n_flat * SCORE_LINE + n_turned(self.shape);
         let n_state = State::n_floats(n_flat, self.shape.padded_dim());
         with_floats(&SCRATCH, n_q + n_scores + 2 * n_state, |memory| {
-            let (q, memory) = memory.split_at_mut(n_q);
             let (scores, memory) = memory.split_at_mut(n_scores);
-            let (total, part) = memory.split_at_mut(n_state);
-            let mut total = State::over(total, n_flat);
-            let mut part = State::over(part, n_flat);
+            let (total, memory) = memory.split_at_mut(n_state);
+            let (part, q) = memory.split_at_mut(n_state);
+            let mut total = State::over(total, n_flat, self.shape.padded_dim());
+            let mut part = State::over(part, n_flat, self.shape.padded_dim());
             self.gather(block, heads, q);
             self.begin(heads, &mut total);
             for chunk in 0..block.n_chunks {
@@ -305,7 +325,7 @@ impl<T: KvElement> Step<'_, T> {
         let n_q = n_flat * self.shape.key_dim;
         let n_scores = n_flat * SCORE_LINE + n_turned(self.shape);
         with_floats(&SCRATCH, n_q + n_scores, |scratch| {
-            let (q, scores) = scratch.split_at_mut(n_q);
+            let (scores, q) = scratch.split_at_mut(n_scores);
             self.gather(block, heads, q);
             let chunk = Chunk { q, ..chunk };
             let mut state = self.state(n_flat, memory);
@@ -319,7 +339,7 @@ impl<T: KvElement> Step<'_, T> {
         let n_flat = block.n_rows * heads.n;
         let n_state = State::n_floats(n_flat, self.shape.padded_dim());
         with_floats(&SCRATCH, n_state, |memory| {
-            let mut total = State::over(memory, n_flat);
+            let mut total = State::over(memory, n_flat, self.shape.padded_dim());
             self.begin(heads, &mut total);
             for partial in partials.chunks_exact_mut(per_partial) {
                 let part = self.state(n_flat, partial);
@@ -332,7 +352,7 @@ impl<T: KvElement> Step<'_, T> {
 
     /// The state of `n_flat` rows at the start of `memory`, which may be longer.
     fn state<'a>(&self, n_flat: usize, memory: &'a mut [f32]) -> State<'a> {
-        State::over(&mut memory[..State::n_floats(n_flat, self.shape.padded_dim())], n_flat)
+        State::over(memory, n_flat, self.shape.padded_dim())
     }
 
     fn finish(&self, block: &RowBlock, heads: Heads, total: &State<'_>) {

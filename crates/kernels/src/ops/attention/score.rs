@@ -3,9 +3,13 @@
 //! ```text
 //! key group    [key_dim][16 tokens]      -> 16 scores per fused multiply-add and flat row
 //!
-//! for 4 groups x 4 flat rows at a time:   acc[r][g] = fma(q[r][d], k[g][d], acc[r][g])   d ascends
-//!                                         score = acc · scale                     f32 .. fp8
-//!                                         score = (acc · key scale[token]) · scale      int8
+//! for 4 groups x 4 flat rows at a time, for each 32 elements d:
+//!     for each half: part[r][g] = 0, then for each pair
+//!         part[r][g] = fma(q[r][d + 1], k[g][d + 1], part[r][g]), and the same with d
+//!     acc[r][g] += part of the first half + part of the last
+//! score = acc · scale                            f32, f16, fp8
+//! score = acc                                    bf16, whose queries have the scale
+//! score = (acc · key scale[token]) · scale       int8
 //! ```
 //! with a slope:                           score = fma(slope, t - p, score)      t, p: positions
 //!
@@ -23,6 +27,7 @@ use std::ops::Range;
 use super::chunk::{Chunk, SCORE_LINE};
 use super::input::DistanceBias;
 use super::tree::Path;
+use super::{BLOCK, HALF};
 use crate::ops::kv::KvElement;
 use crate::simd::{LANES, Simd};
 
@@ -210,17 +215,13 @@ fn score_tile<S: Simd, T: KvElement, const R: usize, const G: usize>(
         assert_eq!(group.keys.len(), dim, "invariant: a key group has one line per dimension");
     }
     let mut acc = [[s.splat(0.0); G]; R];
-    for d in 0..dim {
-        let mut k = [s.splat(0.0); G];
-        for g in 0..G {
-            let key = &groups[g].group.keys[d];
-            k[g] = T::load(s, key);
-            s.prefetch(key.as_ptr().cast::<u8>().wrapping_add(groups[g].next));
-        }
+    for start in (0..dim).step_by(BLOCK) {
+        let middle = dim.min(start + HALF);
+        let first = score_half(s, &q, &groups, start..middle);
+        let last = score_half(s, &q, &groups, middle..dim.min(start + BLOCK));
         for r in 0..R {
-            let q = s.splat(q[r][d]);
             for g in 0..G {
-                acc[r][g] = s.fma(q, k[g], acc[r][g]);
+                acc[r][g] = s.add(acc[r][g], s.add(first[r][g], last[r][g]));
             }
         }
     }
@@ -232,9 +233,86 @@ fn score_tile<S: Simd, T: KvElement, const R: usize, const G: usize>(
                 Some(scales) => s.mul(acc[r][g], s.load(scales)),
                 None => acc[r][g],
             };
-            let score = s.mul(dot, scale);
+            let score = if T::IS_BF16 { dot } else { s.mul(dot, scale) };
             let lanes = line[groups[g].column..].first_chunk_mut();
             s.store(score, lanes.expect("invariant: a line has room for every group"));
+        }
+    }
+}
+
+/// Products of the elements `dims`, which are half a block or its part within the head.
+#[inline(always)]
+fn score_half<S: Simd, T: KvElement, const R: usize, const G: usize>(
+    s: S,
+    q: &[&[f32]; R],
+    groups: &[Placed<'_, T>; G],
+    dims: Range<usize>,
+) -> [[S::F; G]; R] {
+    let mut part = [[s.splat(0.0); G]; R];
+    let (mut rows, mut lines): ([&[f32]; R], [&[[T; LANES]]; G]) = ([&[]; R], [&[]; G]);
+    for r in 0..R {
+        rows[r] = &q[r][dims.clone()];
+    }
+    for g in 0..G {
+        lines[g] = &groups[g].group.keys[dims.clone()];
+    }
+    if dims.len() == HALF {
+        // With lengths that the compiler knows, no bounds are checked in the loop.
+        let mut whole_rows = [&[0.0; HALF]; R];
+        for r in 0..R {
+            whole_rows[r] = rows[r].first_chunk().expect("invariant: half a block");
+        }
+        let mut whole_lines = [lines[0].first_chunk::<HALF>().expect("invariant: half a block"); G];
+        for g in 1..G {
+            whole_lines[g] = lines[g].first_chunk().expect("invariant: half a block");
+        }
+        for pair in 0..HALF / 2 {
+            for d in [2 * pair + 1, 2 * pair] {
+                let mut k = [s.splat(0.0); G];
+                for g in 0..G {
+                    let line = &whole_lines[g][d];
+                    k[g] = T::load(s, line);
+                    s.prefetch(line.as_ptr().cast::<u8>().wrapping_add(groups[g].next));
+                }
+                for r in 0..R {
+                    let q = s.splat(whole_rows[r][d]);
+                    for g in 0..G {
+                        part[r][g] = s.fma(q, k[g], part[r][g]);
+                    }
+                }
+            }
+        }
+        return part;
+    }
+    let n = dims.len();
+    let mut d = 0;
+    while d < n {
+        if d + 1 < n {
+            score_element(s, &rows, &lines, d + 1, &mut part);
+        }
+        score_element(s, &rows, &lines, d, &mut part);
+        d += 2;
+    }
+    part
+}
+
+/// Products of element `d`.
+#[inline(always)]
+fn score_element<S: Simd, T: KvElement, const R: usize, const G: usize>(
+    s: S,
+    q: &[&[f32]; R],
+    keys: &[&[[T; LANES]]; G],
+    d: usize,
+    part: &mut [[S::F; G]; R],
+) {
+    let mut k = [s.splat(0.0); G];
+    for g in 0..G {
+        k[g] = T::load(s, &keys[g][d]);
+    }
+    for r in 0..R {
+        let q = s.splat(q[r][d]);
+        for g in 0..G {
+            part[r][g] = s.fma(q, k[g], part[r][g]);
         }
     }
 }

@@ -12,19 +12,20 @@
 //! their weights are not used.
 
 use super::merge::reference;
-use crate::simd::math::{exp, tanh};
+use crate::simd::math::{exp, exp_bf16, tanh};
 use crate::simd::{LANES, Simd, Task};
 
 /// Turns the scores of the columns `[low, high)` of a line into `exp(score - max)`, and returns max
 /// and sum.
-pub(super) struct Softmax<'a> {
+/// `IS_BF16` rounds them to bf16, before they are summed up.
+pub(super) struct Softmax<'a, const IS_BF16: bool> {
     pub(super) softcap: Option<f32>,
     pub(super) line: &'a mut [f32],
     pub(super) low: usize,
     pub(super) high: usize,
 }
 
-impl<S: Simd> Task<S> for Softmax<'_> {
+impl<S: Simd, const IS_BF16: bool> Task<S> for Softmax<'_, IS_BF16> {
     type Out = (f32, f32);
 
     #[inline(always)]
@@ -57,9 +58,22 @@ impl<S: Simd> Task<S> for Softmax<'_> {
         let max = s.largest(max);
         let from = s.splat(reference(max));
         let mut sum = s.splat(0.0);
-        for block in blocks {
-            let e = exp(s, s.sub(s.load(block), from));
+        // A bf16 weight is never 0, but where no score is above -inf it must be.
+        let is_bf16 = IS_BF16 && max > f32::NEG_INFINITY;
+        let end = blocks.len() - 1;
+        for (i, block) in blocks.iter_mut().enumerate() {
+            let x = s.sub(s.load(block), from);
+            let mut e = if is_bf16 { exp_bf16(s, x) } else { exp(s, x) };
             s.store(e, block);
+            if is_bf16 && (i == 0 || i == end) {
+                if i == 0 {
+                    block[..low - first].fill(0.0);
+                }
+                if i == end {
+                    block[LANES - (last - high)..].fill(0.0);
+                }
+                e = s.load(block);
+            }
             sum = s.add(sum, e);
         }
         (max, s.sum(sum))

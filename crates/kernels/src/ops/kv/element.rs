@@ -11,6 +11,9 @@ use crate::simd::{LANES, Simd};
 pub(crate) trait KvElement: bytemuck::Pod + Sync + Send {
     /// Whether each token and head has a scale that multiplies its elements.
     const HAS_SCALES: bool = false;
+    /// Whether attention rounds queries and weights to bf16, so that their products with keys and
+    /// values are products of bf16.
+    const IS_BF16: bool = false;
 
     /// Sixteen elements, widened exactly.
     fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F;
@@ -37,6 +40,8 @@ impl KvElement for f32 {
 }
 
 impl KvElement for bf16 {
+    const IS_BF16: bool = true;
+
     #[inline(always)]
     fn load<S: Simd>(s: S, x: &[bf16; LANES]) -> S::F {
         s.load_bf16(cast_ref(x))
@@ -45,7 +50,7 @@ impl KvElement for bf16 {
     fn convert(cpu: &Cpu, x: &[f32], _: f32, out: &mut [bf16]) {
         assert_eq!(x.len(), out.len(), "invariant: one bf16 per float");
         // SAFETY: the kernels of a `Cpu` are available on this machine.
-        unsafe { (cpu.kernels.attention.kv.to_bf16)(x, cast_slice_mut(out)) };
+        unsafe { (cpu.kernels.attention.kv.to_bf16_factors)(x, cast_slice_mut(out)) };
     }
 }
 

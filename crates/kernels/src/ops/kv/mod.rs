@@ -39,7 +39,9 @@
 //! A block size that is no multiple of 16 pads the keys of each block to whole groups, a head size
 //! that is no multiple of 16 pads the values; padding is never used in a result.
 //!
-//! Every type is rounded to nearest, ties to even, subnormals kept; a NaN stays a NaN. An int8 head
+//! Every type is rounded to nearest, ties to even; a NaN stays a NaN. Subnormals are kept, but bf16
+//! below 2⁻⁵⁰ becomes zero, so that sums of products of bf16 are never subnormal: instructions
+//! differ there. An int8 head
 //! with an element that is not finite gets the scale NaN: every row that attends to it becomes NaN.
 //!
 //! Tried and dropped: K as `[token][key_dim]` (a horizontal sum per token and head costs as much

@@ -65,6 +65,7 @@ pub(crate) fn rounded(dtype: KvDtype, head: &[f32]) -> Vec<f32> {
     let largest = head.iter().fold(0.0_f32, |a, x| if x.is_nan() { *x } else { a.max(x.abs()) });
     let round = |&x: &f32| match dtype {
         KvDtype::F32 => x,
+        KvDtype::Bf16 if x.abs() < 2_f32.powi(-50) => 0.0,
         KvDtype::Bf16 => bf16::from_f32(x).to_f32(),
         KvDtype::F16 => f16::from_f32(x).to_f32(),
         KvDtype::Fp8 => fp8_to_f32(fp8_from_f32(x)),

@@ -9,18 +9,6 @@ use crate::simd::tiles::{Form, ROW_BYTES, ROWS};
 
 /// Panels that are multiplied together.
 pub(super) const PANELS: usize = 2;
-/// Bytes of a tile.
-pub(super) const TILE_BYTES: usize = ROWS * ROW_BYTES;
-
-/// A tile in memory.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-pub(super) struct Stored(pub(super) [u8; TILE_BYTES]);
-
-impl Stored {
-    pub(super) const ZERO: Self = Self([0; TILE_BYTES]);
-}
-
 /// Tiles 0 to 7 for up to 32 rows: sums of the first 16 rows, sums of the others, rows of both,
 /// weights.
 pub(super) fn form(n_rows: usize) -> Form {

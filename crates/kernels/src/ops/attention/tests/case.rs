@@ -249,12 +249,19 @@ impl Case {
                 let mine = (row * self.n_heads + head) * dim;
                 let to = (row * self.n_heads + head) * self.value_dim;
                 let q = &self.q[mine..mine + dim];
+                // Queries of bf16 keys are rounded with their scale.
+                let q: Vec<f64> = if self.dtype == KvDtype::Bf16 {
+                    let scaled: Vec<f32> = q.iter().map(|q| q * self.scale()).collect();
+                    rounded(self.dtype, &scaled).into_iter().map(f64::from).collect()
+                } else {
+                    q.iter().map(|&q| f64::from(q) * f64::from(self.scale())).collect()
+                };
                 let slope = self.slopes.as_ref().map_or(0.0, |slopes| f64::from(slopes[head]));
                 let score = |(i, &t): (usize, &usize)| {
-                    let dot: f64 = q.iter().zip(&k[at(t)..]).map(|(&q, k)| f64::from(q) * k).sum();
+                    let dot: f64 = q.iter().zip(&k[at(t)..]).map(|(q, k)| q * k).sum();
                     let back = (seen.len() - 1 - i) as f64;
                     let distance = if self.ahead > 0 { t as f64 - row as f64 } else { -back };
-                    let score = dot * f64::from(self.scale()) - slope * back;
+                    let score = dot - slope * back;
                     let score = score + self.bias_at(head, distance as isize);
                     self.softcap
                         .map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
@@ -282,11 +289,20 @@ impl Case {
         f64::from(values[head * (2 * reach + 1) + entry])
     }
 
+    /// The factor that a stored element, a query and a weight are within, where it is not 1.
+    fn tolerance(&self) -> f64 {
+        // Weights are rounded to 8 bits, which errors on both sides of a quotient.
+        if self.dtype == KvDtype::Bf16 { 2_f64.powi(-8) } else { 3e-6 }
+    }
+
     /// Fails where `got` is not close to the formula.
     pub(super) fn assert_close(&self, got: &[f32]) {
         for (i, (&got, expected)) in got.iter().zip(self.naive()).enumerate() {
             let error = (f64::from(got) - expected).abs();
-            assert!(error < 3e-6 * (1.0 + expected.abs()), "{self}: element {i}: {error}");
+            assert!(
+                error < self.tolerance() * (1.0 + expected.abs()),
+                "{self}: element {i}: {error}"
+            );
         }
     }
 }

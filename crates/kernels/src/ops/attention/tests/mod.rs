@@ -5,6 +5,7 @@ mod case;
 mod latent;
 mod random;
 mod sinks;
+mod tiles;
 mod tree;
 
 use crate::testing::{Random, bits, row_cpus};

@@ -40,8 +40,8 @@ use std::ops::Range;
 use super::Tile;
 use crate::layout::PANEL;
 use crate::ops::activations::HalfRows;
-use crate::ops::matmul::pairs_of_tiles::{Coming, PANELS, Stored, form};
-use crate::simd::tiles::{INPUTS, ROW_BYTES, ROWS, Tiles};
+use crate::ops::matmul::pairs_of_tiles::{Coming, PANELS, form};
+use crate::simd::tiles::{INPUTS, ROW_BYTES, ROWS, Stored, Tiles};
 
 /// Bytes ahead of the loads that packed weights are prefetched.
 const PREFETCH: usize = 2048;

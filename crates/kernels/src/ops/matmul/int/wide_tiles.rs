@@ -40,9 +40,9 @@ use std::cell::RefCell;
 use super::Tile;
 use crate::layout::int::{Block, Bytes, IntLayout, Range};
 use crate::layout::{GROUP, PANEL};
-use crate::ops::matmul::pairs_of_tiles::{Coming, PANELS, Stored, TILE_BYTES, form};
+use crate::ops::matmul::pairs_of_tiles::{Coming, PANELS, form};
 use crate::ops::quantize::IntRows;
-use crate::simd::tiles::{ROW_BYTES, ROWS, Tiles};
+use crate::simd::tiles::{ROW_BYTES, ROWS, Stored, TILE_BYTES, Tiles};
 use crate::simd::{Avx512, Simd};
 
 /// Inputs that one product takes.
