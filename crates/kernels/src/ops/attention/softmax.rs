@@ -3,13 +3,13 @@
 //! ```text
 //! s[t] = cap · tanh(s[t] / cap)           where there is a cap
 //! m    = max s                            a NaN does not enter it, but enters z
-//! e[t] = exp(s[t] - m)                    in place of the scores
+//! e[t] = exp(s[t] - m)                    in place of the scores; of bf16 values, as a bf16
 //! z    = Σ e[t]                           position t in lane t % 16, then by halving
 //! ```
 //!
 //! About 25 operations per position and flat row, 40 with a cap: as much as the dot product of a
 //! head of 12 to 20 elements. Masked positions of a partly visible sixteen are `-inf` here, and
-//! their weights are not used.
+//! their weights 0, which tiles multiply (`tiles.rs`).
 
 use super::merge::reference;
 use crate::simd::math::{exp, exp_bf16, tanh};
