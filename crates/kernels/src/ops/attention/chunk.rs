@@ -6,7 +6,7 @@
 //!
 //! 1. scores    of every position that a row sees; its slope, if any          (score.rs)
 //! 2. softmax   per flat row, over its visible positions [low, high)         (softmax.rs)
-//! 3. values    weighted and added, positions ascending       (weigh.rs, weigh_keys.rs)
+//! 3. values    weighted and added, in blocks of positions    (weigh.rs, weigh_keys.rs)
 //! ```
 //!
 //! The columns of a line are the positions that keys *count as*. Without a tree of drafts these are

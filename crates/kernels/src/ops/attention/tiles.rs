@@ -238,8 +238,8 @@ fn score_groups<const BOTH: bool>(
     }
 }
 
-/// Adds up the weighted values of all flat rows into `acc`, which is zero; `false` where a value
-/// that some row does not see is not finite, and nothing is done.
+/// Sets `acc` to the weighted values of all flat rows, summed; `false`, and `acc` as it was, where a
+/// value that some row does not see is not finite.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 fn weigh(
     tiles: &mut Tiles,
