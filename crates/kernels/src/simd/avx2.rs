@@ -63,6 +63,31 @@ unsafe fn scale(x: __m256, n: __m256) -> __m256 {
     }
 }
 
+/// Eight lanes of [`Simd::fraction`].
+///
+/// # Safety
+///
+/// This CPU has `avx2`.
+#[inline(always)]
+unsafe fn fraction(x: __m256) -> __m256 {
+    // SAFETY: AVX2 is there, as the caller promises; no memory is touched.
+    unsafe { _mm256_sub_ps(x, _mm256_floor_ps(x)) }
+}
+
+/// Eight lanes of [`Simd::scale_normal`]: the power is added to the exponent of `x`.
+///
+/// # Safety
+///
+/// This CPU has `avx2`.
+#[inline(always)]
+unsafe fn scale_normal(x: __m256, n: __m256) -> __m256 {
+    // SAFETY: AVX2 is there, as the caller promises; no memory is touched.
+    unsafe {
+        let n = _mm256_slli_epi32::<23>(_mm256_cvttps_epi32(_mm256_floor_ps(n)));
+        _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), n))
+    }
+}
+
 /// Eight lanes of [`Simd::zero_below`].
 ///
 /// # Safety
@@ -304,6 +329,8 @@ impl Simd for Avx2 {
         fn min(a, b) => _mm256_min_ps;
         fn zero_below(x, least) => zero_below;
         fn scale(x, n) => scale;
+        fn fraction(x) => fraction;
+        fn scale_normal(x, n) => scale_normal;
     }
 
     #[inline(always)]

@@ -35,11 +35,15 @@ const UPPER_HALVES: [u16; 2 * LANES] = {
 };
 
 macro_rules! lanewise {
-    ($(fn $name:ident($($arg:ident),+) => $intrinsic:ident;)+) => {$(
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident($($arg:ident),+) => $intrinsic:ident $(::<$bits:literal>)?;
+    )+) => {$(
+        $(#[$doc])*
         #[inline(always)]
         fn $name(self, $($arg: __m512),+) -> __m512 {
             // SAFETY: `self` proves that this CPU has AVX-512; no memory is touched.
-            unsafe { $intrinsic($($arg),+) }
+            unsafe { $intrinsic$(::<$bits>)?($($arg),+) }
         }
     )+};
 }
@@ -182,6 +186,9 @@ impl Simd for Avx512 {
         fn max(a, b) => _mm512_max_ps;
         fn min(a, b) => _mm512_min_ps;
         fn scale(x, n) => _mm512_scalef_ps;
+        fn scale_normal(x, n) => _mm512_scalef_ps;
+        /// Bit 0 of the 9 rounds down, bit 3 raises no exception.
+        fn fraction(x) => _mm512_reduce_ps::<9>;
     }
 
     #[inline(always)]

@@ -123,6 +123,8 @@ impl Simd for Scalar {
             let n = n as i32;
             x * power_of_two(n >> 1) * power_of_two(n - (n >> 1))
         };
+        fn fraction(x) => x - x.floor();
+        fn scale_normal(x, n) => x * power_of_two(n.floor() as i32);
     }
 
     #[inline(never)]

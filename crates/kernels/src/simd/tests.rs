@@ -3,6 +3,12 @@
 use super::*;
 use crate::testing::{Random, hostile_floats};
 
+/// Finite numbers; a NaN becomes one of the bounds.
+#[inline(always)]
+fn bounded<S: Simd>(s: S, x: S::F) -> S::F {
+    s.min(s.max(x, s.splat(-128.0)), s.splat(127.0))
+}
+
 /// Runs every operation of `s` on three vectors and returns all bits.
 #[inline(always)]
 fn all_operations<S: Simd>(s: S, a: &[f32; 16], b: &[f32; 16], c: &[f32; 16]) -> Vec<u32> {
@@ -22,6 +28,10 @@ fn all_operations<S: Simd>(s: S, a: &[f32; 16], b: &[f32; 16], c: &[f32; 16]) ->
         s.min(x, y),
         s.zero_below(x, y),
         s.scale(s.splat(1.25), s.load(&n)),
+        // A zero of one sign.
+        s.add(s.fraction(s.max(bounded(s, x), s.splat(1.0))), s.splat(0.0)),
+        s.scale_normal(s.splat(1.25), s.mul(s.load(&n), s.splat(0.59))),
+        s.scale_normal(s.splat(f32::NAN), s.splat(f32::NAN)),
         s.load_part(&a[..5], 2.0),
     ] {
         let mut lanes = [0.0; 16];
@@ -39,10 +49,8 @@ fn all_operations<S: Simd>(s: S, a: &[f32; 16], b: &[f32; 16], c: &[f32; 16]) ->
         s.store_fp8(f, &mut eighths);
         s.store(s.load_fp8(&eighths), &mut back);
         out.extend(back);
-        // Within the range of the conversion; a NaN becomes one of the bounds.
-        let bounded = s.min(s.max(f, s.splat(-128.0)), s.splat(127.0));
         let mut integers = [0; 16];
-        s.store_i8(bounded, &mut integers);
+        s.store_i8(bounded(s, f), &mut integers);
         s.store(s.load_i8(&integers), &mut back);
         out.extend(back);
     }

@@ -162,6 +162,24 @@ impl Tiles {
         }
     }
 
+    /// As [`load`](Self::load), for rows that come from the second-level cache and are not read again
+    /// soon; what is in the first level stays there.
+    ///
+    /// # Safety
+    ///
+    /// All rows of the tile can be read.
+    #[inline(always)]
+    pub(crate) unsafe fn load_once<const T: u8>(&mut self, from: *const u8, stride: usize) {
+        // SAFETY: the caller vouches for the memory.
+        unsafe {
+            asm!(
+                "tileloaddt1 tmm{t}, [{from} + {stride}]",
+                t = const T, from = in(reg) from, stride = in(reg) stride,
+                options(readonly, nostack, preserves_flags)
+            );
+        }
+    }
+
     /// Writes the rows of tile `T` `stride` bytes apart.
     ///
     /// # Safety

@@ -40,7 +40,7 @@ use super::coming::Coming;
 use super::input::{DistanceBias, first_seen};
 use super::merge::State;
 use super::score::{KeyGroup, add_bias, add_slope, score, score_path};
-use super::softmax::Softmax;
+use super::softmax::{Largest, Weights};
 use super::tree::{Path, Tree};
 use super::weigh::{scale_weights, weigh};
 use super::weigh_keys::weigh_keys;
@@ -51,6 +51,9 @@ use crate::simd::{LANES, Simd};
 
 /// Floats of one line of scores.
 pub(super) const SCORE_LINE: usize = LANES + CHUNK + LANES;
+
+/// Lines of scores whose maxima are taken together, while they are in the first-level cache.
+pub(super) const LINES: usize = 8;
 
 /// One chunk of one item.
 pub(super) struct Chunk<'a, T> {
@@ -105,11 +108,12 @@ impl<'a, T: KvElement> Chunk<'a, T> {
         (first.saturating_sub(self.start).min(high), high)
     }
 
-    /// The columns from the first to the last that any row sees; none where `low >= high`.
-    pub(super) fn seen(&self) -> (usize, usize) {
+    /// The columns from the first to the last that any of these flat rows sees; none where
+    /// `low >= high`.
+    pub(super) fn seen(&self, flats: Range<usize>) -> (usize, usize) {
         let (mut low, mut high) = (CHUNK, 0);
-        for flat in (0..self.n_flat()).step_by(self.group) {
-            let (row_low, row_high) = self.visible(flat);
+        for row in flats.start / self.group..flats.end.div_ceil(self.group) {
+            let (row_low, row_high) = self.visible(row * self.group);
             if row_low < row_high {
                 low = low.min(row_low);
                 high = high.max(row_high);
@@ -282,7 +286,7 @@ fn chunk<S: Simd, T: KvElement>(
     out.clear();
     let n_flat = chunk.n_flat();
     let (scores, turned) = scratch.split_at_mut(n_flat * SCORE_LINE);
-    let (low, high) = chunk.seen();
+    let (low, high) = chunk.seen(0..n_flat);
     if low >= high {
         return;
     }
@@ -301,16 +305,17 @@ fn chunk<S: Simd, T: KvElement>(
     }
 }
 
-/// Turns the scores of all flat rows into weights, and sets the maxima and the sums of `out`.
+/// Adds slopes and biases to the scores of these flat rows, masks and caps them, and sets `max` to the
+/// largest of each row.
 #[inline(always)]
-pub(super) fn weights<S: Simd, T: KvElement>(
+pub(super) fn largest<S: Simd, T: KvElement>(
     s: S,
     chunk: &Chunk<'_, T>,
-    scores: &mut [f32],
-    out: &mut State<'_>,
+    flats: Range<usize>,
+    lines: &mut [f32],
+    max: &mut [f32],
 ) {
-    for flat in 0..chunk.n_flat() {
-        let line = &mut scores[flat * SCORE_LINE..(flat + 1) * SCORE_LINE];
+    for (flat, line) in flats.zip(lines.chunks_exact_mut(SCORE_LINE)) {
         let (low, high) = chunk.visible(flat);
         let row = flat / chunk.group;
         let position = chunk.tree.map_or(chunk.position + row, |tree| tree.end(row) - 1);
@@ -323,12 +328,32 @@ pub(super) fn weights<S: Simd, T: KvElement>(
             let bias = bias.of_heads(head..head + 1);
             add_bias(&bias, position, chunk.start, &mut line[LANES..], low..high);
         }
-        let softcap = chunk.softcap;
-        (out.max[flat], out.sum[flat]) = if T::IS_BF16 {
-            s.apart(Softmax::<true> { softcap, line, low, high })
-        } else {
-            s.apart(Softmax::<false> { softcap, line, low, high })
-        };
+        max[flat] = s.apart(Largest { softcap: chunk.softcap, line, low, high });
+    }
+}
+
+/// Turns the scores of all flat rows into weights, and sets the maxima and the sums of `out`.
+#[inline(always)]
+fn weights<S: Simd, T: KvElement>(
+    s: S,
+    chunk: &Chunk<'_, T>,
+    scores: &mut [f32],
+    out: &mut State<'_>,
+) {
+    let n_flat = chunk.n_flat();
+    let lines = scores.chunks_mut(LINES * SCORE_LINE);
+    for (first, lines) in (0..n_flat).step_by(LINES).zip(lines) {
+        let flats = first..(first + LINES).min(n_flat);
+        largest(s, chunk, flats.clone(), lines, out.max);
+        for (flat, line) in flats.zip(lines.chunks_exact_mut(SCORE_LINE)) {
+            let (low, high) = chunk.visible(flat);
+            let max = out.max[flat];
+            out.sum[flat] = if T::IS_BF16 {
+                s.apart(Weights::<true> { line, low, high, max })
+            } else {
+                s.apart(Weights::<false> { line, low, high, max })
+            };
+        }
     }
     if T::HAS_SCALES {
         scale_weights(chunk, scores);

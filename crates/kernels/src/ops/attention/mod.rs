@@ -57,7 +57,7 @@
 //! all heads, keys of 576 of which 512 are the value), only keys are stored. Their groups are
 //! transposed in scratch, and then everything is as above, to the bit.
 //!
-//! **Work.** An item is up to 64 (query row, head) pairs of one KV head, 256 with tile registers:
+//! **Work.** An item is up to 64 (query row, head) pairs of one KV head, 512 with tile registers:
 //! the heads of a group share each K and V brought into cache, and so do the rows of a prompt;
 //! groups of more than 16 heads are several items. When there are fewer items than the team can
 //! share evenly, items are cut by chunks as well, so that one long sequence uses every thread; a
@@ -85,10 +85,8 @@
 //! overlap: the lines of the values are prefetched while keys are multiplied, and the lines of the
 //! next keys while values are (`coming.rs`).
 //!
-//! A prompt of `m` rows does `m` times the operations on `m · group / 64` times the bytes (256 with
-//! tiles), which at a few thousand positions come from the third-level cache: with tiles, 16, 64,
-//! 128 and 256 pairs per item give 340, 461, 551 and 585 GFLOP/s (32 heads of 64 on 8, 512 rows
-//! behind 7,680, two threads of a Granite Rapids), where multiply-adds give 160.
+//! A prompt of `m` rows does `m` times the operations on `m · group / 64` times the bytes (512 with
+//! tiles), which at a few thousand positions come from the third-level cache.
 //!
 //! **Numbers out of range.** A NaN score makes its own row NaN, and no other row. A row with no
 //! visible key (a window of 0) gives zeros, and so does a row whose scores are all `-inf`.

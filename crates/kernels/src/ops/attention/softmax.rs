@@ -10,35 +10,34 @@
 //! About 25 operations per position and flat row, 40 with a cap: as much as the dot product of a
 //! head of 12 to 20 elements. Masked positions of a partly visible sixteen are `-inf` here, and
 //! their weights 0, which tiles multiply (`tiles.rs`).
+//!
+//! Largest scores and weights are tasks of their own, so that those of several lines are computed at
+//! the same time: within a line, each waits for the last lane of the one before.
 
 use super::merge::reference;
 use crate::simd::math::{exp, exp_bf16, tanh};
 use crate::simd::{LANES, Simd, Task};
 
-/// Turns the scores of the columns `[low, high)` of a line into `exp(score - max)`, and returns max
-/// and sum.
-/// `IS_BF16` rounds them to bf16, before they are summed up.
-pub(super) struct Softmax<'a, const IS_BF16: bool> {
+/// Masks the scores of a line that are not in the columns `[low, high)`, applies the cap, and
+/// returns the largest score.
+pub(super) struct Largest<'a> {
     pub(super) softcap: Option<f32>,
     pub(super) line: &'a mut [f32],
     pub(super) low: usize,
     pub(super) high: usize,
 }
 
-impl<S: Simd, const IS_BF16: bool> Task<S> for Softmax<'_, IS_BF16> {
-    type Out = (f32, f32);
+impl<S: Simd> Task<S> for Largest<'_> {
+    type Out = f32;
 
     #[inline(always)]
-    fn run(self, s: S) -> (f32, f32) {
+    fn run(self, s: S) -> f32 {
         let Self { softcap, line, low, high } = self;
         if low >= high {
-            return (f32::NEG_INFINITY, 0.0);
+            return f32::NEG_INFINITY;
         }
-        // Whole lanes of the chunk, what is not visible in them masked.
-        let (first, last) = (low / LANES * LANES, high.next_multiple_of(LANES));
-        let line = &mut line[LANES + first..LANES + last];
-        line[..low - first].fill(f32::NEG_INFINITY);
-        line[high - first..].fill(f32::NEG_INFINITY);
+        let line = whole(line, low, high);
+        mask(line, low, high, f32::NEG_INFINITY);
         let blocks = line.as_chunks_mut::<LANES>().0;
         if let Some(cap) = softcap {
             let (cap, inverse) = (s.splat(cap), s.splat(1.0 / cap));
@@ -46,36 +45,76 @@ impl<S: Simd, const IS_BF16: bool> Task<S> for Softmax<'_, IS_BF16> {
                 s.store(s.mul(cap, tanh(s, s.mul(s.load(block), inverse))), block);
             }
             // The cap made the masked ones finite.
-            let line = blocks.as_flattened_mut();
-            line[..low - first].fill(f32::NEG_INFINITY);
-            line[high - first..].fill(f32::NEG_INFINITY);
+            mask(blocks.as_flattened_mut(), low, high, f32::NEG_INFINITY);
         }
         let mut max = s.splat(f32::NEG_INFINITY);
         for block in &*blocks {
-            // A NaN does not enter the maximum; it enters the sum below.
+            // A NaN does not enter the maximum; it enters the sum of the weights.
             max = s.max(s.load(block), max);
         }
-        let max = s.largest(max);
+        s.largest(max)
+    }
+}
+
+/// Turns scores that [`Largest`] has seen into `exp(score - max)`, and returns their sum.
+/// `IS_BF16` rounds them to bf16, before they are summed up.
+pub(super) struct Weights<'a, const IS_BF16: bool> {
+    pub(super) line: &'a mut [f32],
+    pub(super) low: usize,
+    pub(super) high: usize,
+    pub(super) max: f32,
+}
+
+impl<S: Simd, const IS_BF16: bool> Task<S> for Weights<'_, IS_BF16> {
+    type Out = f32;
+
+    #[inline(always)]
+    fn run(self, s: S) -> f32 {
+        let Self { line, low, high, max } = self;
+        if low >= high {
+            return 0.0;
+        }
+        let line = whole(line, low, high);
         let from = s.splat(reference(max));
         let mut sum = s.splat(0.0);
         // A bf16 weight is never 0, but where no score is above -inf it must be.
-        let is_bf16 = IS_BF16 && max > f32::NEG_INFINITY;
-        let end = blocks.len() - 1;
-        for (i, block) in blocks.iter_mut().enumerate() {
-            let x = s.sub(s.load(block), from);
-            let mut e = if is_bf16 { exp_bf16(s, x) } else { exp(s, x) };
-            s.store(e, block);
-            if is_bf16 && (i == 0 || i == end) {
-                if i == 0 {
-                    block[..low - first].fill(0.0);
-                }
-                if i == end {
-                    block[LANES - (last - high)..].fill(0.0);
-                }
-                e = s.load(block);
+        if !IS_BF16 || max == f32::NEG_INFINITY {
+            for block in line.as_chunks_mut::<LANES>().0 {
+                let e = exp(s, s.sub(s.load(block), from));
+                s.store(e, block);
+                sum = s.add(sum, e);
             }
-            sum = s.add(sum, e);
+            return s.sum(sum);
         }
-        (max, s.sum(sum))
+        if low.is_multiple_of(LANES) && high.is_multiple_of(LANES) {
+            for block in line.as_chunks_mut::<LANES>().0 {
+                let e = exp_bf16(s, s.sub(s.load(block), from));
+                s.store(e, block);
+                sum = s.add(sum, e);
+            }
+            return s.sum(sum);
+        }
+        for block in line.as_chunks_mut::<LANES>().0 {
+            s.store(exp_bf16(s, s.sub(s.load(block), from)), block);
+        }
+        mask(line, low, high, 0.0);
+        for block in line.as_chunks::<LANES>().0 {
+            sum = s.add(sum, s.load(block));
+        }
+        s.sum(sum)
     }
+}
+
+/// The sixteens of the chunk that hold the columns `[low, high)`.
+#[inline(always)]
+fn whole(line: &mut [f32], low: usize, high: usize) -> &mut [f32] {
+    &mut line[LANES + low / LANES * LANES..LANES + high.next_multiple_of(LANES)]
+}
+
+/// Sets the columns in [`whole`] sixteens that are not in `[low, high)` to `value`.
+#[inline(always)]
+fn mask(line: &mut [f32], low: usize, high: usize, value: f32) {
+    line[..low % LANES].fill(value);
+    let end = line.len() - (high.next_multiple_of(LANES) - high);
+    line[end..].fill(value);
 }

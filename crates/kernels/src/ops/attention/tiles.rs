@@ -1,16 +1,19 @@
 //! Chunks of bf16 keys and values on tile registers (Intel AMX).
 //!
 //! ```text
-//! scores     for each two key groups: put their keys in order        2 x key_dim / 32 tiles
-//!                C[2][2] = 0;  C[i][j] += A[i] B[j]                  A: queries of 16 flat rows
-//!            to the lines of scores
-//! weights    as everywhere else                                                      (chunk.rs)
-//! values     for each 32 elements, for each block of 32 columns: put their values in order
-//!                C[i][j] += A[i] B[j]                                A: weights of 16 flat rows
-//!            to the sums
+//! for each 32 flat rows:
+//!   scores     for each 32 columns, for each 32 elements:            A: queries of 16 flat rows
+//!                  C[i][j] += A[i] B[j]                              B: keys of 16 columns
+//!              to the lines of scores
+//!   weights    eight lines at a time; as bf16 in the first half of each line
+//!   values     for each 32 elements, for each block of 32 columns:   A: weights of 16 flat rows
+//!                  C[i][j] += A[i] B[j]                              B: values of 16 elements
+//!              to the sums
 //!
 //! row j of B     .0 of column or element n: term j ^ 1, .1: term 16 + (j ^ 1)      of its 32 terms
 //! ```
+//!
+//! The first 32 flat rows put keys and values in the order of B, just before they are multiplied.
 //!
 //! A product adds up its even terms and its odd ones apart, then their sum to the result
 //! ([`crate::simd::tiles`]). With the terms in these places, that is the canonical order, and the
@@ -21,17 +24,31 @@
 //! because bf16 factors are 0 or at least 2⁻⁵⁰. An infinite or NaN value of a column that
 //! some row does not see would reach it; a chunk with such a value is computed without tiles.
 //!
-//! Per 32 flat rows, 32 columns and 64 elements: 8 + 8 products of 16 cycles, and 64 exponentials
-//! of sixteen lanes. Per 32 columns, 128 rows of B for all flat rows of the item, with two loads, a
-//! shuffle and a store each.
+//! Per 32 flat rows, 256 columns and 64 elements: 64 + 64 products of 16 cycles, and 512
+//! exponentials of sixteen lanes, of 7 cycles with their place in A. Per chunk, two times 512 rows of
+//! B for all flat rows of the item, with two loads, a shuffle and a store each; hence the 512 flat
+//! rows of an item (256 take 7 % more time).
 //!
-//! One thread of a Granite Rapids takes about 9 cycles for each row of B, because the keys and
-//! values of a long sequence come from the third-level cache; hence the 256 flat rows of an item.
+//! What bounds it, on one thread of a Granite Rapids, where a product takes 4.9 ns if nothing else
+//! happens:
+//!
+//! - The first-level cache. It holds the lines of 32 flat rows (36 KiB) and not much more, so the
+//!   weights take the place of their scores, and keys and values, which come from the second level
+//!   for each 32 flat rows, are read with the hint that leaves the first alone: a product with the
+//!   store of its scores takes 8.5 ns, and 11.5 without the hint.
+//! - Tiles at rest. After half a microsecond of vectors, the next products take 0.4 to 0.8 µs more;
+//!   after more than 5 µs they are slower by half for another 5 µs.
+//!
 //! Tiles beat vectors from 6 flat rows on: 7 heads of 64 elements behind 4,096 tokens take 0.10 ms
-//! instead of 0.126, six rows of them 0.23 instead of 0.59, and 4 heads 0.43 instead of 0.28.
+//! instead of 0.12, six rows of them 0.20 instead of 0.59, and 4 heads 0.43 instead of 0.28.
 //!
-//! Tried: groups multiplied as soon as they are in order (10 % slower: tiles wait for rows that
-//! were just written); scaled scores instead of scaled queries (a pass over all of them, 4 %).
+//! Tried: each step for all flat rows of an item, whose lines are then in the second-level cache (a
+//! third slower with 256 flat rows); products of the next and of the last 32 flat rows between the
+//! exponentials, so that tiles do not rest (a tenth slower: it needs two sets of lines); a step for
+//! 64 or 128 flat rows (no faster than for 256); keys and values of the next chunk prefetched evenly
+//! over the exponentials instead of while these are put in order (2 % slower); groups multiplied as
+//! soon as they are in order (10 % slower: tiles wait for rows that were just written); scaled scores
+//! instead of scaled queries (a pass over all of them, 4 %).
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -39,32 +56,40 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::chunk::{Chunk, SCORE_LINE, bf16_shells, weights};
+use super::chunk::{Chunk, LINES, SCORE_LINE, bf16_shells, largest};
 use super::merge::State;
 use super::score::KeyGroup;
+use super::softmax::Weights;
 use super::{BLOCK, CHUNK, HALF};
-use crate::simd::tiles::{Form, ROW_BYTES, ROWS, Stored, Tiles};
-use crate::simd::{Avx512, LANES};
+use crate::simd::math::exp_bf16;
+use crate::simd::tiles::{Form, ROW_BYTES, ROWS, Stored, TILE_BYTES, Tiles};
+use crate::simd::{Avx512, LANES, Simd};
 
 /// Most flat rows of an item.
-pub(super) const FLAT_ROWS: usize = 256;
-/// Flat rows that are multiplied together.
+pub(super) const FLAT_ROWS: usize = 512;
+/// Flat rows that are multiplied together, and columns or elements.
 const PAIR: usize = 2 * ROWS;
 /// Fewest flat rows for which tiles are faster than vectors.
 const FEWEST_ROWS: usize = 6;
+/// Blocks of columns of a chunk.
+const MOST_BLOCKS: usize = CHUNK / BLOCK;
 
 /// Memory of a thread: operands in the order that tiles read.
 struct Scratch {
-    /// Of each 32 flat rows: queries `[key_dim / 32][2]`, then weights `[blocks][2]`.
-    rows: Vec<[Stored; 2]>,
-    /// Two times the keys `[key_dim / 32][2 groups]`; or two times sixteen elements of the values
-    /// `[blocks][2]`.
-    columns: Vec<[Stored; 2]>,
+    /// Queries of 32 flat rows: `[key_dim / 32][2]`.
+    queries: Vec<[Stored; 2]>,
+    /// Keys of the chunk: `[32 columns][key_dim / 32][2]`.
+    keys: Vec<[Stored; 2]>,
+    /// Values of the chunk: `[32 elements][blocks][2]`.
+    values: Vec<[Stored; 2]>,
+}
+
+impl Scratch {
+    const EMPTY: Self = Self { queries: Vec::new(), keys: Vec::new(), values: Vec::new() };
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> =
-        const { RefCell::new(Scratch { rows: Vec::new(), columns: Vec::new() }) };
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch::EMPTY) };
 }
 
 /// Sixteen zeros, for values that do not exist.
@@ -87,41 +112,283 @@ fn fits(chunk: &Chunk<'_, bf16>, high: usize) -> bool {
 /// This CPU has the features below, and tiles are supported.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
 pub(super) unsafe fn chunk(chunk: &Chunk<'_, bf16>, scratch: &mut [f32], out: &mut State<'_>) {
-    let (low, high) = chunk.seen();
-    if low >= high || !fits(chunk, high) {
+    let n_flat = chunk.n_flat();
+    let (low, high) = chunk.seen(0..n_flat);
+    if low >= high || !fits(chunk, high) || !unseen_are_finite(chunk, low..high) {
         // SAFETY: this function has the features of the shell.
         return unsafe { bf16_shells::avx512(chunk, scratch, out) };
     }
-    let n_flat = chunk.n_flat();
-    let scores = &mut scratch[..n_flat * SCORE_LINE];
-    let is_done = SCRATCH.with_borrow_mut(|memory| {
+    SCRATCH.with_borrow_mut(|memory| {
+        let n_flat = n_flat.min(PAIR);
         // SAFETY: the caller vouches for tiles; none are alive in this thread.
-        let mut tiles = unsafe { Tiles::of(form(n_flat)) };
-        // SAFETY: this function has the features that these need.
-        unsafe {
-            score(&mut tiles, chunk, memory, scores, low / LANES * LANES..high);
-            weights(Avx512::assume(), chunk, scores, out);
-            weigh(&mut tiles, chunk, memory, scores, out.acc, low..high)
-        }
+        let tiles = Forms { tiles: unsafe { Tiles::of(form(n_flat)) }, n_flat };
+        Products::new(chunk, low..high, tiles, memory).all(scratch, out);
     });
-    if !is_done {
-        // SAFETY: as above.
-        unsafe { bf16_shells::avx512(chunk, scratch, out) }
+}
+
+/// Whether all values are finite that lie in blocks which some row does not see whole.
+#[target_feature(enable = "avx512f,avx512bw")]
+fn unseen_are_finite(chunk: &Chunk<'_, bf16>, columns: Range<usize>) -> bool {
+    let (mut start, mut end) = (0, usize::MAX);
+    for flat in (0..chunk.n_flat()).step_by(chunk.group) {
+        let (low, high) = chunk.visible(flat);
+        (start, end) = (start.max(low), end.min(high));
     }
+    let is_seen_by_all = |block: usize| start <= block * BLOCK && (block + 1) * BLOCK <= end;
+    for block in blocks(&columns) {
+        if !is_seen_by_all(block) && !Values::of(chunk, block).are_finite() {
+            return false;
+        }
+    }
+    true
 }
 
-/// First rows of the 32 flat rows that are multiplied together. The last 32 may have some of those
-/// before them, which are then computed twice; so tiles keep their form.
-fn pairs(n_flat: usize) -> impl Iterator<Item = usize> {
-    (0..n_flat).step_by(PAIR).map(move |first| first.min(n_flat.saturating_sub(PAIR)))
+/// Blocks that hold these columns.
+fn blocks(columns: &Range<usize>) -> Range<usize> {
+    columns.start / BLOCK..columns.end.div_ceil(BLOCK)
 }
 
-/// Tiles 0 to 7: sums of the first 16 flat rows, sums of the others, rows of both, columns.
+/// Tiles 0 to 7: sums of the first 16 of these flat rows, sums of the others, rows of both, columns.
 fn form(n_flat: usize) -> Form {
-    let n_flat = n_flat.min(PAIR);
     let (first, others) = (n_flat.min(ROWS), n_flat.saturating_sub(ROWS));
     let rows = [first, first, others, others, first, others, ROWS, ROWS];
     Form::new(rows.map(|n_rows| (n_rows, ROW_BYTES)))
+}
+
+/// The forms of tiles for a number of flat rows, 32 at a time.
+struct Forms {
+    tiles: Tiles,
+    /// Flat rows of the present form.
+    n_flat: usize,
+}
+
+impl Forms {
+    /// Sets as many lines as there are rows, which lie `stride` floats apart from `to` on, to the
+    /// products of the rows and of 16 columns, or of 32 if `has_second`.
+    ///
+    /// # Safety
+    ///
+    /// The lines can be written.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn multiply(
+        &mut self,
+        mut rows: Rows,
+        columns: &[[Stored; 2]],
+        to: *mut f32,
+        stride: usize,
+        has_second: bool,
+    ) {
+        if rows.n != self.n_flat {
+            self.tiles.set(form(rows.n));
+            self.n_flat = rows.n;
+        }
+        let tiles = &mut self.tiles;
+        // SAFETY: the tiles have the form; the caller vouches for the lines.
+        unsafe {
+            if rows.n > ROWS {
+                clear::<true>(tiles);
+                for columns in columns {
+                    add::<true>(tiles, rows, columns);
+                    rows.first = rows.first.wrapping_add(rows.to_block);
+                }
+                store::<true>(tiles, to, stride, has_second);
+            } else {
+                clear::<false>(tiles);
+                for columns in columns {
+                    add::<false>(tiles, rows, columns);
+                    rows.first = rows.first.wrapping_add(rows.to_block);
+                }
+                store::<false>(tiles, to, stride, has_second);
+            }
+        }
+    }
+}
+
+/// The products of a chunk.
+struct Products<'a> {
+    chunk: &'a Chunk<'a, bf16>,
+    /// The columns that any row sees, the first of which begins a group.
+    columns: Range<usize>,
+    /// The values of each block of columns.
+    blocks: [Values<'a>; MOST_BLOCKS],
+    tiles: Forms,
+    memory: &'a mut Scratch,
+}
+
+impl<'a> Products<'a> {
+    #[target_feature(enable = "avx512f")]
+    fn new(
+        chunk: &'a Chunk<'a, bf16>,
+        columns: Range<usize>,
+        tiles: Forms,
+        memory: &'a mut Scratch,
+    ) -> Self {
+        let columns = columns.start / LANES * LANES..columns.end;
+        let (n_blocks, n_elements) = (chunk.shape.key_dim / BLOCK, chunk.shape.padded_dim());
+        grow(&mut memory.queries, n_blocks);
+        grow(&mut memory.keys, columns.len().div_ceil(PAIR) * n_blocks);
+        grow(&mut memory.values, n_elements.div_ceil(PAIR) * MOST_BLOCKS);
+        let mut values = [Values::default(); MOST_BLOCKS];
+        for block in blocks(&columns) {
+            values[block] = Values::of(chunk, block);
+        }
+        Self { chunk, columns, blocks: values, tiles, memory }
+    }
+
+    /// Computes all flat rows, 32 at a time.
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+    fn all(mut self, scratch: &mut [f32], out: &mut State<'_>) {
+        let n_flat = self.chunk.n_flat();
+        let n_keys = self.columns.len().div_ceil(PAIR);
+        let lines = &mut scratch[..n_flat.min(PAIR) * SCORE_LINE];
+        for first in (0..n_flat).step_by(PAIR) {
+            let flats = first..(first + PAIR).min(n_flat);
+            let (low, high) = self.chunk.seen(flats.clone());
+            let seen = low..high.max(low);
+            self.arrange_queries(flats.clone());
+            if first == 0 {
+                self.arrange_keys(0);
+            }
+            for at in 0..n_keys {
+                if first == 0 && at + 1 < n_keys {
+                    self.arrange_keys(at + 1);
+                }
+                let column = self.columns.start + at * PAIR;
+                if column < seen.end && seen.start < column + PAIR {
+                    self.score(flats.len(), at, lines);
+                }
+            }
+            let seen = if seen.is_empty() { 0..0 } else { blocks(&seen) };
+            self.weights(flats.clone(), seen.clone(), lines, out);
+            self.weigh(flats, seen, lines, out.acc);
+        }
+    }
+
+    /// Puts the queries of these flat rows in order.
+    #[target_feature(enable = "avx512f")]
+    fn arrange_queries(&mut self, flats: Range<usize>) {
+        let dim = self.chunk.shape.key_dim;
+        let queries = self.chunk.q[flats.start * dim..flats.end * dim].chunks_exact(dim);
+        for (at, query) in queries.enumerate() {
+            arrange_row(query, at, &mut self.memory.queries);
+        }
+    }
+
+    /// Puts the keys of 32 columns in order.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn arrange_keys(&mut self, at: usize) {
+        let (chunk, n_blocks) = (self.chunk, self.chunk.shape.key_dim / BLOCK);
+        let keys = &mut self.memory.keys[at * n_blocks..(at + 1) * n_blocks];
+        let columns = self.columns.start + at * PAIR..self.columns.end;
+        for (at, column) in columns.step_by(LANES).take(2).enumerate() {
+            let group = chunk.key_group(chunk.start + column);
+            arrange_keys(&group, chunk.after_keys(&group), at, keys);
+        }
+    }
+
+    /// Scores of `n_flat` rows for 32 columns.
+    #[target_feature(enable = "avx512f")]
+    fn score(&mut self, n_flat: usize, at: usize, scores: &mut [f32]) {
+        let column = self.columns.start + at * PAIR;
+        let n_blocks = self.chunk.shape.key_dim / BLOCK;
+        let keys = &self.memory.keys[at * n_blocks..(at + 1) * n_blocks];
+        let queries = Rows::in_tiles(n_flat, &self.memory.queries[..n_blocks]);
+        let to = scores[LANES + column..].as_mut_ptr();
+        let has_second = column + LANES < self.columns.end;
+        // SAFETY: lines have every column.
+        unsafe { self.tiles.multiply(queries, keys, to, SCORE_LINE, has_second) };
+    }
+
+    /// Turns the scores of these flat rows into weights, in the order of tiles, at the beginning of
+    /// their lines; `seen` are the blocks that any of them sees.
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+    fn weights(
+        &mut self,
+        flats: Range<usize>,
+        seen: Range<usize>,
+        lines: &mut [f32],
+        out: &mut State<'_>,
+    ) {
+        // SAFETY: this function has the features.
+        let s = unsafe { Avx512::assume() };
+        let chunk = self.chunk;
+        let lines = lines.chunks_mut(LINES * SCORE_LINE);
+        for (first, lines) in flats.clone().step_by(LINES).zip(lines) {
+            let flats = first..(first + LINES).min(flats.end);
+            largest(s, chunk, flats.clone(), lines, out.max);
+            for (flat, line) in flats.zip(lines.chunks_exact_mut(SCORE_LINE)) {
+                let (low, high) = chunk.visible(flat);
+                let max = out.max[flat];
+                if low == seen.start * BLOCK && high == seen.end * BLOCK && max > f32::NEG_INFINITY
+                {
+                    out.sum[flat] = arranged_weights(s, &mut line[LANES + low..LANES + high], max);
+                    continue;
+                }
+                out.sum[flat] = s.apart(Weights::<true> { line, low, high, max });
+                let line = &mut line[LANES..][seen.start * BLOCK..seen.end * BLOCK];
+                // Softmax has zeros in the rest of a sixteen that is partly seen.
+                if low < high {
+                    line[..low / LANES * LANES - seen.start * BLOCK].fill(0.0);
+                    line[high.next_multiple_of(LANES) - seen.start * BLOCK..].fill(0.0);
+                } else {
+                    line.fill(0.0);
+                }
+                arrange_in_place(line);
+            }
+        }
+    }
+
+    /// Sets the sums of these flat rows to their weighted values. The first rows put the values in
+    /// order.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn weigh(&mut self, flats: Range<usize>, seen: Range<usize>, lines: &[f32], acc: &mut [f32]) {
+        let padded = self.chunk.shape.padded_dim();
+        for first in (0..padded).step_by(PAIR) {
+            let values = &mut self.memory.values[first / PAIR * MOST_BLOCKS..][..MOST_BLOCKS];
+            if flats.start == 0 {
+                for block in blocks(&self.columns) {
+                    for (first, values) in (first..padded).step_by(LANES).zip(&mut values[block]) {
+                        self.blocks[block].arrange(first, values);
+                    }
+                }
+            }
+            let weights = Rows::in_lines(flats.len(), &lines[LANES + seen.start * BLOCK..]);
+            let to = acc[flats.start * padded + first..].as_mut_ptr();
+            let has_second = first + LANES < padded;
+            let values = &values[seen.clone()];
+            // SAFETY: a sum has `padded` elements.
+            unsafe { self.tiles.multiply(weights, values, to, padded, has_second) };
+        }
+    }
+}
+
+/// Up to 32 rows in the order of tiles.
+#[derive(Clone, Copy)]
+struct Rows {
+    /// Number of rows.
+    n: usize,
+    /// Block 0 of row 0.
+    first: *const u8,
+    /// Bytes from a row to the next.
+    stride: usize,
+    /// Bytes from a block to the next.
+    to_block: usize,
+    /// Bytes from row 0 to row 16.
+    to_second: usize,
+}
+
+impl Rows {
+    /// `n` rows in tiles of their own.
+    fn in_tiles(n: usize, tiles: &[[Stored; 2]]) -> Self {
+        let (first, to_block) = (tiles.as_ptr().cast(), 2 * TILE_BYTES);
+        Self { n, first, stride: ROW_BYTES, to_block, to_second: TILE_BYTES }
+    }
+
+    /// `n` rows in lines of scores.
+    fn in_lines(n: usize, lines: &[f32]) -> Self {
+        let (first, stride) = (lines.as_ptr().cast(), SCORE_LINE * size_of::<f32>());
+        Self { n, first, stride, to_block: ROW_BYTES, to_second: ROWS * stride }
+    }
 }
 
 /// `C[i][j] += A[i] B[j]`, where `BOTH` says whether there are rows of the second half.
@@ -130,16 +397,16 @@ fn form(n_flat: usize) -> Form {
 ///
 /// The tiles have the form of as many rows.
 #[inline(always)]
-unsafe fn multiply<const BOTH: bool>(tiles: &mut Tiles, a: &[Stored; 2], b: &[Stored; 2]) {
+unsafe fn add<const BOTH: bool>(tiles: &mut Tiles, a: Rows, b: &[Stored; 2]) {
     // SAFETY: operands are whole tiles.
     unsafe {
-        tiles.load::<4>(a[0].0.as_ptr(), ROW_BYTES);
-        tiles.load::<6>(b[0].0.as_ptr(), ROW_BYTES);
+        tiles.load::<4>(a.first, a.stride);
+        tiles.load_once::<6>(b[0].0.as_ptr(), ROW_BYTES);
         tiles.dot_bf16::<0, 4, 6>();
-        tiles.load::<7>(b[1].0.as_ptr(), ROW_BYTES);
+        tiles.load_once::<7>(b[1].0.as_ptr(), ROW_BYTES);
         tiles.dot_bf16::<1, 4, 7>();
         if BOTH {
-            tiles.load::<5>(a[1].0.as_ptr(), ROW_BYTES);
+            tiles.load::<5>(a.first.wrapping_add(a.to_second), a.stride);
             tiles.dot_bf16::<2, 5, 6>();
             tiles.dot_bf16::<3, 5, 7>();
         }
@@ -176,137 +443,6 @@ unsafe fn store<const BOTH: bool>(tiles: &Tiles, to: *mut f32, stride: usize, ha
             tiles.store::<2>(to.cast(), stride * 4);
             if has_second {
                 tiles.store::<3>(to.add(LANES).cast(), stride * 4);
-            }
-        }
-    }
-}
-
-/// Scores of all flat rows for the groups of these columns, the first of which begins one.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-fn score(
-    tiles: &mut Tiles,
-    chunk: &Chunk<'_, bf16>,
-    memory: &mut Scratch,
-    scores: &mut [f32],
-    columns: Range<usize>,
-) {
-    let n_blocks = chunk.shape.key_dim / BLOCK;
-    arrange_rows(chunk.q, chunk.shape.key_dim, 0, n_blocks, &mut memory.rows);
-    grow(&mut memory.columns, 2 * n_blocks);
-    if chunk.n_flat() > ROWS {
-        score_groups::<true>(tiles, chunk, memory, scores, columns);
-    } else {
-        score_groups::<false>(tiles, chunk, memory, scores, columns);
-    }
-}
-
-/// The products of [`score`]; while two groups are multiplied, the next two are put in order.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-fn score_groups<const BOTH: bool>(
-    tiles: &mut Tiles,
-    chunk: &Chunk<'_, bf16>,
-    memory: &mut Scratch,
-    scores: &mut [f32],
-    columns: Range<usize>,
-) {
-    let n_blocks = chunk.shape.key_dim / BLOCK;
-    let Scratch { rows, columns: keys } = memory;
-    let (mut now, mut coming) = keys[..2 * n_blocks].split_at_mut(n_blocks);
-    let mut before = None;
-    for column in columns.clone().step_by(2 * LANES).map(Some).chain([None]) {
-        if let Some(column) = column {
-            for (at, column) in (column..columns.end).step_by(LANES).take(2).enumerate() {
-                let group = chunk.key_group(chunk.start + column);
-                arrange_keys(&group, chunk.after_keys(&group), at, coming);
-            }
-        }
-        if let Some(column) = before {
-            for (first, rows) in pairs(chunk.n_flat()).zip(rows.chunks_exact(n_blocks)) {
-                clear::<BOTH>(tiles);
-                // SAFETY: the tiles have the form of the rows; lines have every column.
-                unsafe {
-                    for (rows, keys) in rows.iter().zip(&*now) {
-                        multiply::<BOTH>(tiles, rows, keys);
-                    }
-                    let to = scores[first * SCORE_LINE + LANES + column..].as_mut_ptr();
-                    store::<BOTH>(tiles, to, SCORE_LINE, column + LANES < columns.end);
-                }
-            }
-        }
-        before = column;
-        std::mem::swap(&mut now, &mut coming);
-    }
-}
-
-/// Sets `acc` to the weighted values of all flat rows, summed; `false`, and `acc` as it was, where a
-/// value that some row does not see is not finite.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-fn weigh(
-    tiles: &mut Tiles,
-    chunk: &Chunk<'_, bf16>,
-    memory: &mut Scratch,
-    scores: &mut [f32],
-    acc: &mut [f32],
-    columns: Range<usize>,
-) -> bool {
-    let blocks = columns.start / BLOCK..columns.end.div_ceil(BLOCK);
-    let (mut start, mut end) = (0, usize::MAX);
-    for (flat, line) in scores.chunks_exact_mut(SCORE_LINE).enumerate() {
-        // Softmax has zeros in the rest of a sixteen that is partly seen.
-        let (low, high) = chunk.visible(flat);
-        (start, end) = (start.max(low), end.min(high));
-        let line = &mut line[LANES..];
-        let low = if low < high { low / LANES * LANES } else { blocks.end * BLOCK };
-        line[blocks.start * BLOCK..low].fill(0.0);
-        line[high.next_multiple_of(LANES).max(low)..blocks.end * BLOCK].fill(0.0);
-    }
-    let is_seen_by_all = |block: usize| start <= block * BLOCK && (block + 1) * BLOCK <= end;
-    for block in blocks.clone().filter(|&block| !is_seen_by_all(block)) {
-        if !Values::of(chunk, block).are_finite() {
-            return false;
-        }
-    }
-    arrange_rows(&scores[LANES..], SCORE_LINE, blocks.start, blocks.len(), &mut memory.rows);
-    if chunk.n_flat() > ROWS {
-        weigh_blocks::<true>(tiles, chunk, memory, acc, blocks);
-    } else {
-        weigh_blocks::<false>(tiles, chunk, memory, acc, blocks);
-    }
-    true
-}
-
-/// The products of [`weigh`]; each value is put in order once for all rows.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-fn weigh_blocks<const BOTH: bool>(
-    tiles: &mut Tiles,
-    chunk: &Chunk<'_, bf16>,
-    memory: &mut Scratch,
-    acc: &mut [f32],
-    blocks: Range<usize>,
-) {
-    let padded = chunk.shape.padded_dim();
-    let Scratch { rows, columns } = memory;
-    let n_blocks = blocks.len();
-    let mut values = [Values::default(); CHUNK / BLOCK];
-    for (values, block) in values.iter_mut().zip(blocks) {
-        *values = Values::of(chunk, block);
-    }
-    grow(columns, n_blocks);
-    for first in (0..padded).step_by(2 * LANES) {
-        for (values, arranged) in values.iter().zip(&mut columns[..n_blocks]) {
-            for (first, arranged) in (first..padded).step_by(LANES).zip(arranged) {
-                values.arrange(first, arranged);
-            }
-        }
-        for (flat, rows) in pairs(chunk.n_flat()).zip(rows.chunks_exact(n_blocks)) {
-            clear::<BOTH>(tiles);
-            // SAFETY: the tiles have the form of the rows; a sum has `padded` elements.
-            unsafe {
-                for (rows, values) in rows.iter().zip(&columns[..n_blocks]) {
-                    multiply::<BOTH>(tiles, rows, values);
-                }
-                let to = acc[flat * padded + first..].as_mut_ptr();
-                store::<BOTH>(tiles, to, padded, first + LANES < padded);
             }
         }
     }
@@ -429,41 +565,59 @@ fn interleave(low: &[bf16; LANES], high: &[bf16; LANES], row: &mut [u8; ROW_BYTE
     }
 }
 
-/// Puts floats that are bf16 in the order that tiles read: `n_blocks` blocks of 32 from block
-/// `first` on of each row, which lie `stride` floats apart; the last may have no more than it
-/// needs.
+/// Puts a row of floats that are bf16 in the order that tiles read, as row `at` of 32; `out` has at
+/// least as many blocks as the row.
+#[inline]
 #[target_feature(enable = "avx512f")]
-fn arrange_rows(
-    floats: &[f32],
-    stride: usize,
-    first: usize,
-    n_blocks: usize,
-    out: &mut Vec<[Stored; 2]>,
-) {
-    let n_flat = floats.len().div_ceil(stride);
-    grow(out, n_flat.div_ceil(PAIR) * n_blocks);
-    for (start, out) in pairs(n_flat).zip(out.chunks_exact_mut(n_blocks)) {
-        for (at, row) in floats[start * stride..].chunks(stride).take(PAIR).enumerate() {
-            let blocks = row[first * BLOCK..].as_chunks::<BLOCK>().0.iter();
-            for (block, out) in blocks.take(n_blocks).zip(&mut *out) {
-                arrange_row(block, &mut out[at / ROWS].rows_mut()[at % ROWS]);
-            }
-        }
+fn arrange_row(row: &[f32], at: usize, out: &mut [[Stored; 2]]) {
+    for (block, out) in row.as_chunks::<BLOCK>().0.iter().zip(out) {
+        let (low, high) = block.split_at(HALF);
+        // SAFETY: each is sixteen floats.
+        let halves = unsafe { [_mm512_loadu_ps(low.as_ptr()), _mm512_loadu_ps(high.as_ptr())] };
+        arrange_halves(halves, &mut out[at / ROWS].rows_mut()[at % ROWS]);
     }
 }
 
 /// Puts 32 terms of a row in order: the upper halves of floats.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn arrange_row(block: &[f32; BLOCK], row: &mut [u8; ROW_BYTES]) {
-    let (low, high) = block.split_at(HALF);
-    // SAFETY: each is sixteen floats, a row of a tile 64 bytes.
-    unsafe {
-        let (low, high) = (low.as_ptr().cast(), high.as_ptr().cast());
-        let low = _mm512_shuffle_epi32::<0b10_11_00_01>(_mm512_loadu_si512(low));
-        let high = _mm512_shuffle_epi32::<0b10_11_00_01>(_mm512_loadu_si512(high));
-        let high = _mm512_and_si512(high, _mm512_set1_epi32(-0x1_0000));
-        let both = _mm512_or_si512(_mm512_srli_epi32::<16>(low), high);
-        _mm512_storeu_si512(row.as_mut_ptr().cast(), both);
+fn arrange_halves(halves: [__m512; 2], row: &mut [u8; ROW_BYTES]) {
+    let [low, high] =
+        halves.map(|half| _mm512_shuffle_epi32::<0b10_11_00_01>(_mm512_castps_si512(half)));
+    let high = _mm512_and_si512(high, _mm512_set1_epi32(-0x1_0000));
+    let both = _mm512_or_si512(_mm512_srli_epi32::<16>(low), high);
+    // SAFETY: a row of a tile is 64 bytes.
+    unsafe { _mm512_storeu_si512(row.as_mut_ptr().cast(), both) };
+}
+
+/// Puts floats that are bf16 in the order of tiles, in the first half of their place.
+#[target_feature(enable = "avx512f")]
+fn arrange_in_place(line: &mut [f32]) {
+    for block in 0..line.len() / BLOCK {
+        let halves = [&line[block * BLOCK..][..LANES], &line[block * BLOCK + HALF..][..LANES]];
+        // SAFETY: each is sixteen floats.
+        let halves = halves.map(|half| unsafe { _mm512_loadu_ps(half.as_ptr()) });
+        let row: &mut [u8] = bytemuck::cast_slice_mut(&mut line[block * LANES..][..LANES]);
+        arrange_halves(halves, row.first_chunk_mut().expect("invariant: sixteen floats"));
     }
+}
+
+/// Turns the scores of whole blocks into weights, in order, in the first half of their place, and
+/// returns their sum: what [`Weights`] gives.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+fn arranged_weights(s: Avx512, scores: &mut [f32], max: f32) -> f32 {
+    let from = s.splat(max);
+    let mut sum = s.splat(0.0);
+    let first = scores.as_mut_ptr();
+    for block in 0..scores.len() / BLOCK {
+        // SAFETY: the block is in the line, and its place in order is not after it.
+        unsafe {
+            let low = exp_bf16(s, s.sub(_mm512_load_ps(first.add(block * BLOCK)), from));
+            let high = exp_bf16(s, s.sub(_mm512_load_ps(first.add(block * BLOCK + HALF)), from));
+            sum = s.add(s.add(sum, low), high);
+            arrange_halves([low, high], &mut *first.add(block * LANES).cast());
+        }
+    }
+    s.sum(sum)
 }

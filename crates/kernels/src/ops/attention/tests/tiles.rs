@@ -45,6 +45,20 @@ fn tiles_of_every_height_and_width_have_the_bits_of_the_scalar_kernel() {
     }
 }
 
+/// Weights near each other have exact sums in any order; these are not.
+#[test]
+fn weights_of_all_sizes_are_added_up_in_one_order() {
+    let mut random = Random::new(93);
+    let cpus = row_cpus();
+    let mut case = case(&mut random, 600, (8, 1), (64, 64));
+    case.q.iter_mut().for_each(|q| *q *= 6.0);
+    let expected = bits(&case.run(&cpus[0], 600, 1));
+    for cpu in &cpus {
+        let got = bits(&case.run(cpu, 600, 1));
+        assert!(got == expected, "{}", cpu.kernels.name);
+    }
+}
+
 /// A block whose columns some rows do not see is multiplied whole, unless one of its values is not
 /// finite; such a value reaches the rows that see it and no other.
 #[test]
