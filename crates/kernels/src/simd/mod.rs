@@ -107,8 +107,8 @@ pub(crate) trait Simd: Copy {
     fn scale(self, x: Self::F, n: Self::F) -> Self::F;
     /// `x - ⌊x⌋` of a finite `x` from 1 on, for which it is exact. A zero may have either sign.
     fn fraction(self, x: Self::F) -> Self::F;
-    /// `x · 2^⌊n⌋` for positive `x` and `n` from -100 to 100, where `x` and the result are normal; NaN
-    /// where both are NaN.
+    /// `x · 2^⌊n⌋` for positive `x` and `n` from -100 to 100, where `x` and the result are normal;
+    /// NaN where both are NaN.
     fn scale_normal(self, x: Self::F, n: Self::F) -> Self::F;
     /// The sum of the lanes, by halving.
     fn sum(self, x: Self::F) -> f32;

@@ -162,8 +162,8 @@ impl Tiles {
         }
     }
 
-    /// As [`load`](Self::load), for rows that come from the second-level cache and are not read again
-    /// soon; what is in the first level stays there.
+    /// As [`load`](Self::load), for rows that come from the second-level cache and are not read
+    /// again soon; what is in the first level stays there.
     ///
     /// # Safety
     ///

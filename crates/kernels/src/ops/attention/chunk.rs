@@ -305,8 +305,8 @@ fn chunk<S: Simd, T: KvElement>(
     }
 }
 
-/// Adds slopes and biases to the scores of these flat rows, masks and caps them, and sets `max` to the
-/// largest of each row.
+/// Adds slopes and biases to the scores of these flat rows, masks and caps them, and sets `max` to
+/// the largest of each row.
 #[inline(always)]
 pub(super) fn largest<S: Simd, T: KvElement>(
     s: S,

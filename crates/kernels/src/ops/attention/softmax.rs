@@ -11,8 +11,8 @@
 //! head of 12 to 20 elements. Masked positions of a partly visible sixteen are `-inf` here, and
 //! their weights 0, which tiles multiply (`tiles.rs`).
 //!
-//! Largest scores and weights are tasks of their own, so that those of several lines are computed at
-//! the same time: within a line, each waits for the last lane of the one before.
+//! Largest scores and weights are tasks of their own, so that those of several lines are computed
+//! at the same time: within a line, each waits for the last lane of the one before.
 
 use super::merge::reference;
 use crate::simd::math::{exp, exp_bf16, tanh};

@@ -25,9 +25,9 @@
 //! some row does not see would reach it; a chunk with such a value is computed without tiles.
 //!
 //! Per 32 flat rows, 256 columns and 64 elements: 64 + 64 products of 16 cycles, and 512
-//! exponentials of sixteen lanes, of 7 cycles with their place in A. Per chunk, two times 512 rows of
-//! B for all flat rows of the item, with two loads, a shuffle and a store each; hence the 512 flat
-//! rows of an item (256 take 7 % more time).
+//! exponentials of sixteen lanes, of 7 cycles with their place in A. Per chunk, two times 512 rows
+//! of B for all flat rows of the item, with two loads, a shuffle and a store each; hence the 512
+//! flat rows of an item (256 take 7 % more time).
 //!
 //! What bounds it, on one thread of a Granite Rapids, where a product takes 4.9 ns if nothing else
 //! happens:
@@ -45,10 +45,10 @@
 //! Tried: each step for all flat rows of an item, whose lines are then in the second-level cache (a
 //! third slower with 256 flat rows); products of the next and of the last 32 flat rows between the
 //! exponentials, so that tiles do not rest (a tenth slower: it needs two sets of lines); a step for
-//! 64 or 128 flat rows (no faster than for 256); keys and values of the next chunk prefetched evenly
-//! over the exponentials instead of while these are put in order (2 % slower); groups multiplied as
-//! soon as they are in order (10 % slower: tiles wait for rows that were just written); scaled scores
-//! instead of scaled queries (a pass over all of them, 4 %).
+//! 64 or 128 flat rows (no faster than for 256); keys and values of the next chunk prefetched
+//! evenly over the exponentials instead of while these are put in order (2 % slower); groups
+//! multiplied as soon as they are in order (10 % slower: tiles wait for rows that were just
+//! written); scaled scores instead of scaled queries (a pass over all of them, 4 %).
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -148,7 +148,8 @@ fn blocks(columns: &Range<usize>) -> Range<usize> {
     columns.start / BLOCK..columns.end.div_ceil(BLOCK)
 }
 
-/// Tiles 0 to 7: sums of the first 16 of these flat rows, sums of the others, rows of both, columns.
+/// Tiles 0 to 7: sums of the first 16 of these flat rows, sums of the others, rows of both,
+/// columns.
 fn form(n_flat: usize) -> Form {
     let (first, others) = (n_flat.min(ROWS), n_flat.saturating_sub(ROWS));
     let rows = [first, first, others, others, first, others, ROWS, ROWS];
