@@ -334,6 +334,21 @@ fn a_kept_result_is_the_computed_one_and_no_other_tenants() {
 }
 
 #[test]
+fn settings_of_something_that_is_not_there_are_refused() {
+    for [flag, value, other, path] in [
+        ["--result-cache-ttl", "60", "--result-cache", "1MiB"],
+        ["--usage-failures", "accept", "--usage-file", "usage"],
+        ["--unix-socket-access", "all", "--unix-socket", "socket"],
+    ] {
+        let lone = ["serve", "--check-config", flag, value];
+        pelton(&lone).assert_refused(&[&format!("`{flag}` changes nothing without"), other]);
+        pelton(&[&lone[..], &[other, path]].concat()).assert_answered();
+    }
+    // What is so without the flag may be said.
+    pelton(&["serve", "--check-config", "--usage-failures", "refuse"]).assert_answered();
+}
+
+#[test]
 fn answers_that_drafts_change_are_not_kept() {
     let house = House::new();
     let contradicts = |outcome: common::Outcome, place: &str| {

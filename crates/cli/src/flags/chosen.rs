@@ -2,7 +2,7 @@
 
 use pelton_llm::{EmbedOptions, LlmOptions, Pooling, Runtime, SpecMethod, Verification};
 use pelton_sched::PriorityOrder;
-use pelton_server::ServeConfig;
+use pelton_server::{GatewayConfig, ServeConfig, SocketAccess, UsageFailures};
 
 use super::spec::Drafter;
 use crate::failure::{Failure, Result};
@@ -67,6 +67,7 @@ impl Chosen {
         self.drafter = self.drafter.resolved(&self.llm);
         self.llm.check_scheduling()?;
         self.check_kept_results()?;
+        self.check_lone()?;
         // The lowest: requests of people go first.
         self.serve.batch_priority = match self.llm.choices.priority_order {
             PriorityOrder::LowFirst => i32::MAX,
@@ -87,6 +88,33 @@ impl Chosen {
             )
             .hint("`--spec-verify match` drafts without changing an answer")),
             false => Ok(()),
+        }
+    }
+
+    /// Refuses settings of something that is not there, which would change nothing.
+    fn check_lone(&self) -> Result<()> {
+        let (serve, gateway) = (&self.serve, &self.serve.gateway);
+        let ttl = GatewayConfig::default().result_cache_ttl;
+        let lone = [
+            (
+                serve.unix_socket.is_none() && serve.unix_socket_access != SocketAccess::default(),
+                ("--unix-socket-access", "--unix-socket PATH"),
+            ),
+            (
+                gateway.usage_file.is_none() && gateway.usage_failures != UsageFailures::default(),
+                ("--usage-failures", "--usage-file FILE"),
+            ),
+            (
+                gateway.result_cache_bytes.is_none() && gateway.result_cache_ttl != ttl,
+                ("--result-cache-ttl", "--result-cache SIZE"),
+            ),
+        ];
+        match lone.into_iter().find(|(is_lone, _)| *is_lone) {
+            Some((_, (flag, other))) => {
+                Err(Failure::new(format!("`{flag}` changes nothing without `{other}`"))
+                    .hint(format!("add `{other}`, or leave `{flag}` out")))
+            }
+            None => Ok(()),
         }
     }
 
