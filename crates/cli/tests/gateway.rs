@@ -344,7 +344,7 @@ fn settings_of_something_that_is_not_there_are_refused() {
         pelton(&lone).assert_refused(&[&format!("`{flag}` changes nothing without"), other]);
         pelton(&[&lone[..], &[other, path]].concat()).assert_answered();
     }
-    // What is so without the flag may be said.
+    // The default may be named.
     pelton(&["serve", "--check-config", "--usage-failures", "refuse"]).assert_answered();
 }
 

@@ -29,7 +29,7 @@
 //! of B for all flat rows of the item, with two loads, a shuffle and a store each; hence the 512
 //! flat rows of an item (256 take 7 % more time).
 //!
-//! What bounds it, on one thread of a Granite Rapids, where a product takes 4.9 ns if nothing else
+//! Its bounds, on one thread of a Granite Rapids, where a product takes 4.9 ns if nothing else
 //! happens:
 //!
 //! - The first-level cache. It holds the lines of 32 flat rows (36 KiB) and not much more, so the
