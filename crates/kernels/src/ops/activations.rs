@@ -15,7 +15,7 @@
 
 use std::ops::Range;
 
-use pelton_tensor::ActivationGroup;
+use pelton_tensor::{ActivationGroup, AlignedVec};
 
 use crate::cpu::Cpu;
 use crate::dispatch::Kernels;
@@ -118,11 +118,11 @@ pub struct Activations {
     width: usize,
     forms: Forms,
     /// Held, or on their way to int8 rows with one scale each.
-    floats: Vec<f32>,
+    floats: AlignedVec<f32>,
     /// By size of groups.
     int8: [QuantizedRows; SIZES],
-    bf16: Vec<Line>,
-    rounded: Vec<f32>,
+    bf16: AlignedVec<u16>,
+    rounded: AlignedVec<f32>,
 }
 
 impl Activations {
@@ -140,10 +140,10 @@ impl Activations {
             n_rows: 0,
             width,
             forms,
-            floats: Vec::new(),
+            floats: AlignedVec::new(),
             int8: ActivationGroup::ALL.map(QuantizedRows::new),
-            bf16: Vec::new(),
-            rounded: Vec::new(),
+            bf16: AlignedVec::new(),
+            rounded: AlignedVec::new(),
         }
     }
 
@@ -194,7 +194,7 @@ impl Activations {
         let n_floats = n_rows.checked_mul(self.width).expect("rows that fit in memory");
         // The number of rows is set after the memory exists: the kernels rely on it, also after a
         // panic.
-        self.floats.resize(n_floats, 0.0);
+        self.floats.resize(n_floats);
         self.n_rows = n_rows;
         &mut self.floats
     }
@@ -216,7 +216,7 @@ impl Activations {
 
     pub(crate) fn bf16_rows(&self) -> HalfRows<'_> {
         assert!(self.forms.bf16, "invariant: these rows are held as bf16");
-        HalfRows { data: bytemuck::cast_slice(&self.bf16), stride: bf16_stride(self.width) }
+        HalfRows { data: &self.bf16, stride: bf16_stride(self.width) }
     }
 
     pub(crate) fn rounded(&self) -> &[f32] {
@@ -227,10 +227,10 @@ impl Activations {
     /// Makes room for `n_rows` and hands out the places to write them.
     pub(crate) fn writer<'a>(&'a mut self, cpu: &'a Cpu, n_rows: usize) -> Writer<'a> {
         let (width, forms) = (self.width, self.forms);
-        let resized = |rows: &'a mut Vec<f32>, is_held: bool| {
+        let resized = |rows: &'a mut AlignedVec<f32>, is_held: bool| {
             is_held.then(|| {
-                rows.resize(n_rows * width, 0.0);
-                Parts::new(rows.as_mut_slice())
+                rows.resize(n_rows * width);
+                Parts::new(&mut **rows)
             })
         };
         let mut is_int8 = forms.int8.into_iter();
@@ -245,8 +245,8 @@ impl Activations {
                 is_held.then(|| rows.parts(n_rows, width))
             }),
             bf16: forms.bf16.then(|| {
-                self.bf16.resize(n_rows * bf16_stride(width) / GROUP, Line([0; GROUP]));
-                Parts::new(bytemuck::cast_slice_mut(&mut self.bf16))
+                self.bf16.resize(n_rows * bf16_stride(width));
+                Parts::new(&mut self.bf16)
             }),
         };
         // Last, as in `floats_mut`.
@@ -254,11 +254,6 @@ impl Activations {
         writer
     }
 }
-
-/// A cache line of bf16: rows begin at one, so that no load of a row takes two.
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C, align(64))]
-struct Line([u16; GROUP]);
 
 /// Borrowed bf16 rows.
 #[derive(Clone, Copy, Debug)]

@@ -21,7 +21,7 @@
 //! `-128` never occurs, which the AVX2 product relies on. Rows begin at a cache line: a product on
 //! tile registers is a third slower where each load of a row takes two.
 
-use pelton_tensor::ActivationGroup;
+use pelton_tensor::{ActivationGroup, AlignedVec};
 
 use super::activations::IntParts;
 use crate::layout::GROUP;
@@ -33,11 +33,6 @@ mod x86;
 /// Groups whose largest magnitude is below this become zeros.
 const TINY: f32 = 1e-30;
 
-/// A cache line of values.
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C, align(64))]
-struct Line([i8; 64]);
-
 /// Activation rows in int8, with one scale per group and the sums of its values; buffers are reused.
 #[derive(Clone, Debug)]
 pub struct QuantizedRows {
@@ -45,7 +40,7 @@ pub struct QuantizedRows {
     n_rows: usize,
     k: usize,
     stride: usize,
-    values: Vec<Line>,
+    values: AlignedVec<i8>,
     scales: Vec<f32>,
     sums: Vec<[i32; 2]>,
 }
@@ -53,7 +48,7 @@ pub struct QuantizedRows {
 impl QuantizedRows {
     /// An empty set of rows.
     pub(crate) fn new(group: ActivationGroup) -> Self {
-        let (values, scales, sums) = (Vec::new(), Vec::new(), Vec::new());
+        let (values, scales, sums) = (AlignedVec::new(), Vec::new(), Vec::new());
         Self { group, n_rows: 0, k: 0, stride: 0, values, scales, sums }
     }
 
@@ -92,7 +87,7 @@ impl QuantizedRows {
 
     pub(crate) fn view(&self) -> IntRows<'_> {
         IntRows {
-            values: bytemuck::cast_slice(&self.values),
+            values: &self.values,
             stride: self.stride,
             group: self.group.len_in(self.k),
             scales: &self.scales,
@@ -106,11 +101,11 @@ impl QuantizedRows {
         let stride = (k.div_ceil(64) | 1) * 64;
         (self.n_rows, self.k, self.stride) = (n_rows, k, stride);
         let n_groups = self.n_groups();
-        self.values.resize(n_rows * stride / 64, Line([0; 64]));
+        self.values.resize(n_rows * stride);
         self.scales.resize(n_rows * n_groups, 0.0);
         self.sums.resize(n_rows * n_groups, [0; 2]);
         IntParts {
-            values: Parts::new(bytemuck::cast_slice_mut(&mut self.values)),
+            values: Parts::new(&mut self.values),
             stride,
             group: self.group.len_in(k),
             n_groups,

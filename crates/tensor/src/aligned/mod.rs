@@ -27,6 +27,7 @@
 //! needs a pool reserved by an administrator).
 
 mod placement;
+mod vec;
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -39,6 +40,7 @@ use memmap2::MmapMut;
 
 use crate::MemoryRefused;
 pub use placement::Placement;
+pub use vec::AlignedVec;
 
 /// Alignment of every [`AlignedBuf`], in bytes: one cache line, and one AVX-512 register.
 pub const ALIGNMENT: usize = 64;

@@ -48,9 +48,14 @@ pub(super) struct Cut {
     /// once, and are up to 10 % slower with it (bf16 on Zen 5, 32 rows).
     pub(super) in_shares: bool,
     pub(super) n_threads: usize,
+    /// Whether each thread takes neighbouring rows, in place of strips.
+    pub(super) by_rows: bool,
 }
 
 impl Cut {
+    /// Rows of each thread from which it pays that all threads read all weights.
+    const ROWS_OF_A_THREAD: usize = 128;
+
     /// Cuts `m` rows; `n_row_strips` is the number of rows times strips in the whole call.
     pub(super) fn new(cpu: &Cpu, w: &PackedMatrix, m: usize, n_row_strips: usize) -> Self {
         let Tuning { strip_panels, row_block_bytes, .. } = cpu.tuning.clamped();
@@ -89,7 +94,19 @@ impl Cut {
             row_bytes: in_cache,
             in_shares,
             n_threads,
+            by_rows: false,
         }
+    }
+
+    /// The same product, so cut that each thread takes neighbouring rows, if it has many: what the
+    /// operations before it wrote, and those after it read, then stays with the thread.
+    pub(super) fn by_rows(self) -> Self {
+        let rows_per_thread = self.m.div_ceil(self.n_threads);
+        if self.n_threads == 1 || rows_per_thread < Self::ROWS_OF_A_THREAD {
+            return self;
+        }
+        let rows_per_block = self.rows_per_block.min(rows_per_thread.next_multiple_of(16));
+        Self { rows_per_block, by_rows: true, ..self }
     }
 
     /// Rows of a block, each of which has so many bytes of outputs that are to stay in cache, too: half
@@ -122,6 +139,11 @@ impl Cut {
 
     /// Runs `f` once for each of this product's blocks, on all threads.
     pub(super) fn hand_out<F: Fn(usize) + Sync>(&self, cpu: &Cpu, f: F) {
+        if self.by_rows {
+            let (n_rows, n_strips) = (self.n_row_blocks(), self.n_strips());
+            let run = |idx: usize| f(idx % n_rows * n_strips + idx / n_rows);
+            return cpu.team.for_each_tile_of_table(n_strips, n_rows, run);
+        }
         self.hand_out_table(cpu, (self.n_row_blocks(), self.n_strips()), f);
     }
 

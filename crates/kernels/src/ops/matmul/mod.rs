@@ -45,6 +45,8 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use pelton_tensor::AlignedVec;
+
 use crate::cpu::Cpu;
 use crate::layout::{PANEL, PackedMatrix, WeightLayout, with_layout};
 use crate::ops::activations::{Activations, Form, HalfRows};
@@ -344,7 +346,7 @@ impl Cpu {
             return;
         }
         let Tuning { strip_panels, min_parallel_bytes, .. } = self.tuning.clamped();
-        let cut = Cut::new(self, w, m, w.n_panels().div_ceil(strip_panels) * m);
+        let cut = Cut::new(self, w, m, w.n_panels().div_ceil(strip_panels) * m).by_rows();
         let whole = Target::new(w, m, &mut y);
         let run = |idx: usize| self.multiply_block(w, x, 0, cut.block(idx), &whole);
         let n_blocks = cut.n_blocks();
@@ -407,16 +409,14 @@ impl Cpu {
 
 thread_local! {
     /// Outputs of a block; as many as were needed so far.
-    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static SCRATCH: RefCell<AlignedVec<f32>> = const { RefCell::new(AlignedVec::new()) };
 }
 
 /// Memory of this thread for `n` outputs that are used before they leave its cache.
 fn with_scratch<R>(n: usize, with: impl FnOnce(&mut [f32]) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| {
-        if scratch.len() < n {
-            scratch.resize(n, 0.0);
-        }
-        with(&mut scratch[..n])
+        scratch.resize(n);
+        with(scratch)
     })
 }
 

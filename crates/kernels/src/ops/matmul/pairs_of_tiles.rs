@@ -1,10 +1,13 @@
-//! Shared parts of the products of 32 rows by two panels on tile registers: the form with two tiles of
-//! rows, two of weights and four of sums, and the prefetch of the next weights.
+//! Shared parts of the products on tile registers: the form of 32 rows by two panels, with two tiles of
+//! rows, two of weights and four of sums; the prefetch of the next weights, and of the lines of the
+//! outputs.
 
+use std::arch::asm;
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 use std::ops::Range;
 
-use super::Tile;
+use super::{Target, Tile};
+use crate::layout::PANEL;
 use crate::simd::tiles::{Form, ROW_BYTES, ROWS};
 
 /// Panels that are multiplied together.
@@ -61,6 +64,41 @@ impl<const N: usize> Coming<N> {
                 unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
                 *at = at.wrapping_add(64);
             }
+        }
+    }
+}
+
+/// The lines of outputs that are written soon, which this core asks for meanwhile.
+pub(super) struct Written {
+    /// The next line.
+    at: *const f32,
+    stride: usize,
+    n_left: usize,
+}
+
+impl Written {
+    /// The outputs of `n_rows` rows, from row `row` on, for one panel.
+    pub(super) fn new(y: &Target, row: usize, panel: usize, n_rows: usize) -> Self {
+        let at = y.ptr.wrapping_add(row * y.stride + panel * PANEL);
+        Self { at, stride: y.stride, n_left: n_rows }
+    }
+
+    /// Two lines, if there are any left.
+    #[inline(always)]
+    pub(super) fn prefetch(&mut self) {
+        if self.n_left > 0 {
+            for _ in 0..2 {
+                // SAFETY: a prefetch may name any address; every CPU with tiles has this one.
+                unsafe {
+                    asm!(
+                        "prefetchw [{at}]",
+                        at = in(reg) self.at,
+                        options(nomem, nostack, preserves_flags)
+                    );
+                }
+                self.at = self.at.wrapping_add(self.stride);
+            }
+            self.n_left = self.n_left.saturating_sub(2);
         }
     }
 }

@@ -23,6 +23,7 @@ mod gated;
 mod gated_norm;
 mod heads;
 mod layer_norm;
+mod lookup;
 mod norm;
 mod rope;
 mod route;
@@ -151,8 +152,7 @@ impl Cpu {
             return f(0..n_items);
         }
         let per_tile = (TILE_ELEMENTS / n_elements.max(1)).max(1);
-        self.team.for_each_tile(n_items.div_ceil(per_tile), |tile| {
-            f(tile * per_tile..n_items.min((tile + 1) * per_tile));
-        });
+        let run = |tile: usize| f(tile * per_tile..n_items.min((tile + 1) * per_tile));
+        self.team.for_each_tile_of_table(1, n_items.div_ceil(per_tile), run);
     }
 }

@@ -26,6 +26,7 @@
 use std::ops::Range;
 
 use pelton_kernels::{Activations, Chosen, Cpu, Forms, MatmulGroup, MatmulGroups};
+use pelton_tensor::AlignedVec;
 
 use super::CpuDevice;
 use super::linear::{Input, handed_to, multiply, read_by};
@@ -47,10 +48,10 @@ pub(super) struct Experts {
     sorted: Sorted,
     gathered: Activations,
     /// Gate and up of the sorted rows, or up alone.
-    hidden: Vec<f32>,
+    hidden: AlignedVec<f32>,
     activated: Activations,
     /// Outputs of the experts, then those of the shared expert.
-    given: Vec<f32>,
+    given: AlignedVec<f32>,
     /// Inputs of the experts in their own width, then the weighted sums of their outputs.
     latent: Vec<f32>,
     sums: Activations,
@@ -111,9 +112,9 @@ impl Experts {
             weights: Vec::new(),
             sorted: Sorted::default(),
             gathered: rows(),
-            hidden: Vec::new(),
+            hidden: AlignedVec::new(),
             activated: rows(),
-            given: Vec::new(),
+            given: AlignedVec::new(),
             latent: Vec::new(),
             sums: rows(),
             products: Products {
@@ -317,7 +318,7 @@ impl CpuDevice {
         let (m, hidden, top_k) = (x.n_rows(), x.width(), spec.router.top_k);
         let n_sorted = m * top_k;
         let n_shared = if moe.shared.is_some() { m } else { 0 };
-        scratch.given.resize((n_sorted + n_shared) * hidden, 0.0);
+        scratch.given.resize((n_sorted + n_shared) * hidden);
         self.run_experts(
             (spec, moe),
             Source { floats: x.floats(), width: hidden, formed: Some(x) },
@@ -345,7 +346,7 @@ impl CpuDevice {
         let mut rows = std::mem::take(&mut scratch.latent);
         rows.resize(m * width, 0.0);
         multiply(&self.cpu, &mut self.input, down, x, &mut rows);
-        scratch.given.resize(m * spec.router.top_k * width, 0.0);
+        scratch.given.resize(m * spec.router.top_k * width);
         self.run_experts((spec, moe), Source { floats: &rows, width, formed: None }, scratch);
         let Experts { given, logits, sorted, sums, .. } = scratch;
         self.cpu.weighted_sum(given, &sorted.places, &sorted.weights, width, &mut rows);
@@ -355,7 +356,7 @@ impl CpuDevice {
         let Some(shared) = &moe.shared else {
             return multiply(&self.cpu, &mut self.input, up, sums, out);
         };
-        given.resize(2 * m * hidden, 0.0);
+        given.resize(2 * m * hidden);
         let (by_experts, by_all) = given.split_at_mut(m * hidden);
         multiply(&self.cpu, &mut self.input, up, sums, by_experts);
         self.run_shared(spec.has_gates, shared, x, logits, by_all);
@@ -384,7 +385,7 @@ impl CpuDevice {
             self.cpu.gather_rows(x.floats, &sorted.sources, factors, gathered);
         }
         let (x, is_one_row) = (one_row.unwrap_or(gathered), one_row.is_some());
-        gate_up.resize(n_sorted * up(0).n, 0.0);
+        gate_up.resize(n_sorted * up(0).n);
         products.multiply(
             &self.cpu,
             &mut self.input,

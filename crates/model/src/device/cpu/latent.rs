@@ -21,6 +21,7 @@ use pelton_kernels::{
     Activations, AttentionInput, AttentionSeq, Cpu, Forms, HeadLayout, HeadSlices, KvCache,
     MatmulOutput, PackedMatrix, RopeLayout, StoreKv, StridedRows,
 };
+use pelton_tensor::AlignedVec;
 
 use super::CpuDevice;
 use super::linear::{Input, multiply, read_by};
@@ -32,17 +33,17 @@ use crate::layer::{MixerKind, Norm};
 #[derive(Debug)]
 pub(super) struct Latent {
     /// Projection of the residual stream.
-    projected: Vec<f32>,
+    projected: AlignedVec<f32>,
     /// The latents of queries, in models that have them.
     q_latents: Activations,
     /// Queries as they were trained.
-    q: Vec<f32>,
+    q: AlignedVec<f32>,
     /// Inputs of the products of heads.
     by_head: Activations,
     /// Outputs of heads that were padded.
-    padded: Vec<f32>,
+    padded: AlignedVec<f32>,
     /// Weighted sums of latents.
-    attended: Vec<f32>,
+    attended: AlignedVec<f32>,
 }
 
 /// The parts of the device that project.
@@ -57,12 +58,12 @@ impl Latent {
     pub(super) fn new() -> Self {
         let empty = || Activations::new(1, Forms::F32);
         Self {
-            projected: Vec::new(),
+            projected: AlignedVec::new(),
             q_latents: empty(),
-            q: Vec::new(),
+            q: AlignedVec::new(),
             by_head: empty(),
-            padded: Vec::new(),
-            attended: Vec::new(),
+            padded: AlignedVec::new(),
+            attended: AlignedVec::new(),
         }
     }
 
@@ -88,7 +89,7 @@ impl Latent {
         };
 
         let (m, width, latent_at) = (x.n_rows(), mla.down_width(), mla.q_down_width());
-        self.projected.resize(m * width, 0.0);
+        self.projected.resize(m * width);
         multiply(cpu, projector.input, &weights.down, x, &mut self.projected);
         let part =
             |offset, head_dim| HeadLayout { row_stride: width, offset, n_heads: 1, head_dim };
@@ -104,7 +105,7 @@ impl Latent {
                 let from = slices(width, 0, [1, rank], rank);
                 self.q_latents.reset(rank, Forms::F32);
                 cpu.write_heads(&self.projected, &from, &mut self.q_latents);
-                self.q.resize(m * mla.q_width(), 0.0);
+                self.q.resize(m * mla.q_width());
                 multiply(cpu, projector.input, q_up, &self.q_latents, &mut self.q);
                 (&mut self.q, mla.q_width())
             }
@@ -119,7 +120,7 @@ impl Latent {
         cpu.copy_heads(trained, &from, out, &to);
         let from = slices(row_stride, 0, heads, mla.nope_dim);
         let output = MatmulOutput { data: out, stride, offset: 0 };
-        let x = (trained.as_slice(), &from);
+        let x = (&**trained, &from);
         let scratch = (&mut self.by_head, &mut self.padded);
         multiply_heads(cpu, &weights.k_up, x, scratch, output, [mla.kv_rank, head_stride]);
     }
@@ -146,7 +147,7 @@ impl Latent {
         let LatentOp { mla, weights, .. } = *op;
         let (n_heads, stride) = (mla.n_heads, mla.out_width());
         let width = n_heads * mla.kv_rank;
-        self.attended.resize(q.len() / mla.absorbed_width() * width, 0.0);
+        self.attended.resize(q.len() / mla.absorbed_width() * width);
         let input = AttentionInput {
             q: StridedRows::dense(q, mla.absorbed_width()),
             n_heads,
@@ -163,7 +164,7 @@ impl Latent {
         cpu.paged_attention(kv, op.place.layer, &input, &mut self.attended);
         let from = slices(width, 0, [n_heads, mla.kv_rank], mla.kv_rank);
         let output = MatmulOutput { data: out, stride, offset: 0 };
-        let x = (self.attended.as_slice(), &from);
+        let x = (&*self.attended, &from);
         let scratch = (&mut self.by_head, &mut self.padded);
         multiply_heads(cpu, &weights.v_up, x, scratch, output, [mla.value_dim; 2]);
     }
@@ -185,7 +186,7 @@ fn multiply_heads(
     cpu: &Cpu,
     w: &PackedMatrix,
     (x, from): (&[f32], &HeadSlices),
-    (by_head, padded): (&mut Activations, &mut Vec<f32>),
+    (by_head, padded): (&mut Activations, &mut AlignedVec<f32>),
     y: MatmulOutput<'_>,
     [n, head_stride]: [usize; 2],
 ) {
@@ -197,7 +198,7 @@ fn multiply_heads(
         return cpu.matmul_heads(w, n_heads, by_head, y, head_stride);
     }
     let width = n_heads * n_packed;
-    padded.resize(by_head.n_rows() / n_heads * width, 0.0);
+    padded.resize(by_head.n_rows() / n_heads * width);
     let output = MatmulOutput { data: padded, stride: width, offset: 0 };
     cpu.matmul_heads(w, n_heads, by_head, output, n_packed);
     let from = slices(width, 0, [n_heads, n_packed], n);

@@ -35,7 +35,7 @@ use pelton_kernels::{
     WeightLayout,
 };
 use pelton_quant::{Compute, QuantError};
-use pelton_tensor::{ActivationGroup, MappedFile, available_memory_bytes};
+use pelton_tensor::{ActivationGroup, AlignedVec, MappedFile, available_memory_bytes};
 
 use super::{Device, MatrixSource, PackedBytes, PackedForm, PackedSize, StoredMatrix};
 use crate::comm::SoleRank;
@@ -63,7 +63,7 @@ pub struct CpuDevice {
     /// A layer's input in the forms that its matrices read, where its buffer has floats alone.
     input: Input,
     /// A perceptron's hidden layer before the activation, where that is an operation of its own.
-    hidden: Vec<f32>,
+    hidden: AlignedVec<f32>,
     activated: Activations,
     /// Scratch of latent attention.
     latent: Latent,
@@ -78,6 +78,8 @@ pub struct CpuDevice {
     shift: Shift,
     /// `[m, rotary_dim]` for each rotary embedding: cosines and sines of this step's positions.
     cos_sin: Vec<Vec<f32>>,
+    /// The tokens of a step, as rows of the embedding table.
+    ids: Vec<u32>,
     /// Largest logit of each row that needs no logits.
     largest: Vec<Largest>,
     sequences: Sequences,
@@ -106,7 +108,7 @@ impl CpuDevice {
         Self {
             cpu,
             input: Input::new(),
-            hidden: Vec::new(),
+            hidden: AlignedVec::new(),
             activated: Activations::new(1, Forms::F32),
             latent: Latent::new(),
             experts: Experts::new(),
@@ -115,6 +117,7 @@ impl CpuDevice {
             selection: Selection::new(),
             shift: Shift::new(),
             cos_sin: Vec::new(),
+            ids: Vec::new(),
             largest: Vec::new(),
             sequences: Sequences::default(),
         }

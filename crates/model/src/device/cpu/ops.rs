@@ -47,7 +47,7 @@ impl CpuDevice {
             let x = in_forms(&self.cpu, read, x, &mut self.input.forms);
             self.cpu.matmul_activated(&op, x, &mut self.activated);
         } else {
-            self.hidden.resize(x.n_rows() * layers.up.n, 0.0);
+            self.hidden.resize(x.n_rows() * layers.up.n);
             multiply(&self.cpu, &mut self.input, &layers.up, x, &mut self.hidden);
             if let Some(factor) = cut {
                 self.cpu.cut_gates(&mut self.hidden, layers.down.k, factor);
@@ -128,11 +128,9 @@ impl Ops for CpuDevice {
     }
 
     fn embed(&mut self, table: &PackedMatrix, tokens: &[TokenId], out: &mut Activations) {
-        let width = out.width();
-        let rows = out.floats_mut(tokens.len()).chunks_exact_mut(width);
-        for (row, token) in rows.zip(tokens) {
-            table.unpack_row_f32(token.0 as usize, row);
-        }
+        self.ids.clear();
+        self.ids.extend(tokens.iter().map(|token| token.0));
+        self.cpu.look_up(table, &self.ids, out.floats_mut(tokens.len()));
     }
 
     fn add(&mut self, x: &mut Activations, y: &Activations) {
@@ -396,7 +394,7 @@ impl Ops for CpuDevice {
         out: &mut Activations,
     ) {
         let (width, n_columns) = (gate.width(), inputs.width());
-        self.hidden.resize(gate.n_rows() * 2 * width, 0.0);
+        self.hidden.resize(gate.n_rows() * 2 * width);
         let rows = gate.floats().chunks_exact(width).zip(inputs.floats().chunks_exact(n_columns));
         for (both, (gate, inputs)) in self.hidden.chunks_exact_mut(2 * width).zip(rows) {
             both[..width].copy_from_slice(gate);

@@ -16,6 +16,7 @@ use pelton_kernels::{
     Activations, ConvInput, ConvWeights, Cpu, DecayParams, Decays, Forms, GateOrder, GatedNorm,
     HeadLayout, HeadOrder, HeadSlices, ScanInput, ScanShape, StateSeq, StateStore, StridedRows,
 };
+use pelton_tensor::AlignedVec;
 
 use super::CpuDevice;
 use super::linear::{Input, multiply};
@@ -29,7 +30,7 @@ const LENGTH_EPS: f32 = 1e-6;
 #[derive(Debug)]
 pub(super) struct Recurrence {
     /// Output of the convolution, or of the activation where there is none.
-    mixed: Vec<f32>,
+    mixed: AlignedVec<f32>,
     /// The same as an activation gives it.
     activated: Activations,
     /// A latent of all rows.
@@ -39,7 +40,7 @@ pub(super) struct Recurrence {
     /// The inputs of decays, where they are made of latents, `[m, key_width]`.
     fading: Vec<f32>,
     /// Output of the recurrence, or the input of a convolution that is gated.
-    scanned: Vec<f32>,
+    scanned: AlignedVec<f32>,
     /// `[m, value heads]`.
     beta: Vec<f32>,
     /// Logarithms of decays, `[m, decay_width]`.
@@ -52,12 +53,12 @@ impl Recurrence {
     pub(super) fn new() -> Self {
         let empty = || Activations::new(1, Forms::F32);
         Self {
-            mixed: Vec::new(),
+            mixed: AlignedVec::new(),
             activated: empty(),
             latents: empty(),
             gates: Vec::new(),
             fading: Vec::new(),
-            scanned: Vec::new(),
+            scanned: AlignedVec::new(),
             beta: Vec::new(),
             decay: Vec::new(),
             factors: Vec::new(),
@@ -112,7 +113,7 @@ impl Recurrence {
             beta: &self.beta,
             sequences,
         };
-        self.scanned.resize(m * spec.value_width(), 0.0);
+        self.scanned.resize(m * spec.value_width());
         cpu.scan(states, layer, &input, &mut self.scanned);
         if let Some(skip) = &weights.skip {
             for (row, out) in self.scanned.chunks_exact_mut(spec.value_width()).enumerate() {
@@ -145,7 +146,7 @@ impl Recurrence {
     ) {
         let RecurrentOp { recurrent: spec, weights, layer, .. } = *op;
         let channels = spec.channels();
-        self.mixed.resize(x.data.len() / x.stride * channels, 0.0);
+        self.mixed.resize(x.data.len() / x.stride * channels);
         let Some(taps) = &weights.conv else {
             for (row, mixed) in self.mixed.chunks_exact_mut(channels).enumerate() {
                 mixed.copy_from_slice(x.row(row, channels));
@@ -243,7 +244,7 @@ impl Recurrence {
     ) {
         let n = op.conv.channels;
         let rows = || projected.chunks_exact(3 * n);
-        self.scanned.resize(projected.len() / 3, 0.0);
+        self.scanned.resize(projected.len() / 3);
         for (row, gated) in rows().zip(self.scanned.chunks_exact_mut(n)) {
             let products = row[..n].iter().zip(&row[2 * n..]);
             gated.iter_mut().zip(products).for_each(|(gated, (b, u))| *gated = b * u);

@@ -11,6 +11,7 @@ use pelton_kernels::{
     Activations, ConvInput, ConvWeights, Cpu, Forms, HeadLayout, SelectiveInput, StateSeq,
     StateStore, StridedRows,
 };
+use pelton_tensor::AlignedVec;
 
 use super::CpuDevice;
 use super::linear::{Input, multiply};
@@ -22,7 +23,7 @@ pub(super) struct Selection {
     /// Output of the convolution.
     convolved: Activations,
     /// The selected time steps, keys and queries, `[m, selection_width]`.
-    selected: Vec<f32>,
+    selected: AlignedVec<f32>,
     /// The inputs of the projection to time steps, `[m, step_rank]`.
     low: Activations,
     /// Time steps before their softplus, `[m, channels]`.
@@ -32,7 +33,7 @@ pub(super) struct Selection {
 impl Selection {
     pub(super) fn new() -> Self {
         let rows = || Activations::new(1, Forms::F32);
-        Self { convolved: rows(), selected: Vec::new(), low: rows(), steps: Vec::new() }
+        Self { convolved: rows(), selected: AlignedVec::new(), low: rows(), steps: Vec::new() }
     }
 
     /// The selective scan of all rows, gated. `out`: `[m, channels]`.
@@ -54,7 +55,7 @@ impl Selection {
         self.convolved.reset(n, Forms::F32);
         cpu.conv_rows(states, layer, &input, self.convolved.floats_mut(m));
         let width = spec.selection_width();
-        self.selected.resize(m * width, 0.0);
+        self.selected.resize(m * width);
         multiply(cpu, scratch, &weights.selection, &self.convolved, &mut self.selected);
         let selected = spec.selected();
         for (norm, [offset, head_dim]) in weights.norms.iter().flatten().zip(selected) {

@@ -19,6 +19,8 @@
 //!
 //! While a panel is multiplied the next one is prefetched ([`Coming`]); without that, memory and
 //! arithmetic take turns (GOP/s at 64 rows of two threads, Q8_0 [2048, 8192]: 909 in place of 1080).
+//! The lines of the outputs are, too ([`Written`]): the 16 stores of a chunk go to as many rows, whose
+//! lines another thread may have read last.
 //!
 //! A group of 16 rows and 16 outputs, in ns, on one of two threads of a Granite Rapids, Q8_0, in a
 //! program of its own. From memory at 16 rows: 60 (28 groups of inputs) and 59 (152), where unpacking a
@@ -44,7 +46,7 @@ use std::marker::PhantomData;
 use super::{Kernel, Tile, avx512vnni, is_bytes, wide_tiles};
 use crate::layout::int::{Block, Bytes, IntLayout, Range};
 use crate::layout::{GROUP, PANEL};
-use crate::ops::matmul::pairs_of_tiles::Coming;
+use crate::ops::matmul::pairs_of_tiles::{Coming, Written};
 use crate::ops::quantize::IntRows;
 use crate::simd::tiles::{Form, ROW_BYTES, ROWS, Tiles};
 use crate::simd::{Avx512, Simd};
@@ -538,6 +540,8 @@ impl<'a> Walk<'a> {
             let (mut turn, mut place) = (self.turn, self.first);
             let mut acc = [s.splat(0.0); MR];
             let mut n_left = n_groups;
+            let row = first_row(self.tile.m, chunk) + SKIPPED;
+            let mut written = Written::new(&self.tile.y, row, panel, MR);
             while n_left > 0 {
                 // Pairs until the places or a chunk end, and the last group of an odd number alone.
                 let Next { mut x, place: next, n_left: n_next } = self.next;
@@ -572,6 +576,7 @@ impl<'a> Walk<'a> {
                 }
                 for _ in 0..n_pairs {
                     coming.prefetch();
+                    written.prefetch();
                     let to = sums.add(turn ^ 2);
                     self.tiles.store::<0>(to.cast(), PANEL * 4);
                     self.tiles.store::<1>(to.add(1).cast(), PANEL * 4);
@@ -598,7 +603,6 @@ impl<'a> Walk<'a> {
             if (chunk + 1) * ROWS >= self.tile.m {
                 self.first = place;
             }
-            let row = first_row(self.tile.m, chunk) + SKIPPED;
             let scales = Block::new(self.tile.w.as_ptr().add(panel * self.tile.panel_bytes));
             // Tiles of fewer rows leave old numbers in the sums of the others.
             for (mr, acc) in acc.into_iter().enumerate() {
