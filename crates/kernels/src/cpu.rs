@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pelton_tensor::ActivationGroup;
+use pelton_tensor::{ActivationGroup, PagePool};
 
 use crate::dispatch::{Kernels, UnknownKernels};
 use crate::nodes::NodePolicy;
@@ -27,6 +27,19 @@ pub struct Cpu {
     pub tuning: Tuning,
     /// Most activations that share a scale in products of quantized weights; changes results.
     pub activation_group: ActivationGroup,
+    /// Memory of the weights that are packed from now on.
+    pub(crate) pages: Pages,
+}
+
+/// The memory of weights. A clone has other memory, so that each of several models gives all of its own
+/// back.
+#[derive(Debug, Default)]
+pub(crate) struct Pages(pub(crate) PagePool);
+
+impl Clone for Pages {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
 }
 
 impl Cpu {
@@ -46,6 +59,7 @@ impl Cpu {
         let (node_policy, tuning) = (NodePolicy::default(), Tuning::default());
         let team = Arc::new(ThreadTeam::new(n_threads));
         let activation_group = ActivationGroup::default();
-        Self { kernels, team, nodes, node_policy, tuning, activation_group }
+        let pages = Pages::default();
+        Self { kernels, team, nodes, node_policy, tuning, activation_group, pages }
     }
 }

@@ -36,7 +36,7 @@
 
 use std::time::{Duration, Instant};
 
-use pelton_tensor::AlignedBuf;
+use pelton_tensor::PagePool;
 
 use crate::cpu::Cpu;
 use crate::layout::{PANEL, PackedMatrix, WeightLayout};
@@ -225,7 +225,8 @@ fn panel(cpu: &Cpu) -> PackedMatrix {
 /// A matrix of `n` outputs, a multiple of [`PANEL`], made of copies of one panel: copying is much
 /// faster than packing. `None` when the system refuses the memory.
 fn matrix(panel: &PackedMatrix, n: usize) -> Option<PackedMatrix> {
-    let mut buf = AlignedBuf::try_zeroed(n / PANEL * panel.n_bytes()).ok()?;
+    let n_bytes = n / PANEL * panel.n_bytes();
+    let mut buf = PagePool::default().take(n_bytes, |_| {}).ok()?;
     for copy in buf.bytes_mut().chunks_exact_mut(panel.n_bytes()) {
         copy.copy_from_slice(panel.storage_bytes());
     }

@@ -25,7 +25,7 @@ mod source;
 mod state_dtype;
 
 pub use activation_group::ActivationGroup;
-pub use aligned::{ALIGNMENT, AlignedBuf, AlignedVec, Placement};
+pub use aligned::{ALIGNMENT, AlignedBuf, AlignedVec, PagePool, Part, Placement};
 pub use dtype::DType;
 pub use error::{Result, TensorError};
 pub use gguf::{Gguf, GgufArray, GgufData, GgufPartName, GgufValue, GgufWriter, gguf_file_type};

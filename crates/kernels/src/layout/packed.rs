@@ -24,7 +24,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use pelton_tensor::{AlignedBuf, MemoryRefused};
+use pelton_tensor::MemoryRefused;
 
 use super::storage::Storage;
 use super::{PANEL, WeightLayout};
@@ -170,10 +170,9 @@ impl PackedMatrix {
         let row_bytes = layout.row_bytes(k);
         let n_bytes = n.div_ceil(PANEL).checked_mul(panel_bytes);
         let n_bytes = n_bytes.expect("a matrix that fits in the address space");
-        let mut buf = AlignedBuf::try_zeroed(n_bytes)?;
+        let mut buf = cpu.pages.0.take(n_bytes, |chunk| cpu.place(chunk))?;
         let most_bytes = panel_bytes.max(stored_bytes.saturating_mul(PANEL));
         if let Some(band_panels) = BAND_BYTES.checked_div(most_bytes).filter(|_| panel_bytes > 0) {
-            cpu.place(&mut buf);
             let band_panels = band_panels.max(1);
             for (band_idx, band) in
                 buf.bytes_mut().chunks_mut(band_panels * panel_bytes).enumerate()

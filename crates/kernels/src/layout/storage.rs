@@ -1,19 +1,20 @@
 //! Where the bytes of a packed matrix live: in memory of their own, or in a mapped file.
 //!
 //! ```text
-//! Owned    AlignedBuf                                  packed by this process; huge pages
+//! Packed   ....[ matrix ][==== part ====]....           packed by this process; huge pages that the
+//!                                                      matrices of a model share
 //! Mapped   file ....[==== range ====].......           packed by an earlier one; the system's
 //!                   ^ address a multiple of 64         cache is the only copy
 //! ```
 //!
 //! A mapped matrix is never written to and keeps its file mapped, also when the file's name is
-//! gone. Its pages are the system's ordinary 4 KiB ones, where an owned buffer asks for 2 MiB; that
+//! gone. Its pages are the system's ordinary 4 KiB ones, where packed ones are of 2 MiB; that
 //! is the price of having no copy.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use pelton_tensor::{ALIGNMENT, AlignedBuf, MappedFile};
+use pelton_tensor::{ALIGNMENT, MappedFile, Part};
 
 /// The bytes of a packed matrix, aligned to [`ALIGNMENT`].
 #[derive(Clone, Debug)]
@@ -21,7 +22,7 @@ pub struct Storage(Place);
 
 #[derive(Clone, Debug)]
 enum Place {
-    Owned(AlignedBuf),
+    Packed(Arc<Part>),
     /// Invariant: the range lies in the file, and its first byte is aligned.
     Mapped {
         file: Arc<MappedFile>,
@@ -48,7 +49,7 @@ impl Storage {
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
-            Place::Owned(buf) => buf.bytes(),
+            Place::Packed(part) => part.bytes(),
             Place::Mapped { file, range } => &file.bytes()[range.clone()],
         }
     }
@@ -59,9 +60,9 @@ impl Storage {
     }
 }
 
-impl From<AlignedBuf> for Storage {
-    fn from(buf: AlignedBuf) -> Self {
-        Self(Place::Owned(buf))
+impl From<Part> for Storage {
+    fn from(part: Part) -> Self {
+        Self(Place::Packed(Arc::new(part)))
     }
 }
 

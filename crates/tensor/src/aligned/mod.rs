@@ -27,6 +27,7 @@
 //! needs a pool reserved by an administrator).
 
 mod placement;
+mod pool;
 mod vec;
 
 use std::ffi::OsStr;
@@ -40,6 +41,7 @@ use memmap2::MmapMut;
 
 use crate::MemoryRefused;
 pub use placement::Placement;
+pub use pool::{PagePool, Part};
 pub use vec::AlignedVec;
 
 /// Alignment of every [`AlignedBuf`], in bytes: one cache line, and one AVX-512 register.
