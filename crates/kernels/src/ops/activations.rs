@@ -230,7 +230,7 @@ impl Activations {
         let resized = |rows: &'a mut AlignedVec<f32>, is_held: bool| {
             is_held.then(|| {
                 rows.resize(n_rows * width);
-                Parts::new(&mut **rows)
+                Parts::new(rows)
             })
         };
         let mut is_int8 = forms.int8.into_iter();

@@ -93,7 +93,7 @@ impl Written {
                     asm!(
                         "prefetchw [{at}]",
                         at = in(reg) self.at,
-                        options(nomem, nostack, preserves_flags)
+                        options(readonly, nostack, preserves_flags)
                     );
                 }
                 self.at = self.at.wrapping_add(self.stride);
