@@ -100,6 +100,10 @@ impl Cut {
 
     /// The same product, so cut that each thread takes neighbouring rows, if it has many: what the
     /// operations before it wrote, and those after it read, then stays with the thread.
+    ///
+    /// 512 rows of Q8_0 on two threads of a Granite Rapids, in ms: [896, 896] 0.71 and by rows 0.66,
+    /// [896, 4864] 3.95 and 3.70. Outputs that go through an activation stay with the thread anyway:
+    /// 7.9 ms and by rows 8.2.
     pub(super) fn by_rows(self) -> Self {
         let rows_per_thread = self.m.div_ceil(self.n_threads);
         if self.n_threads == 1 || rows_per_thread < Self::ROWS_OF_A_THREAD {
