@@ -17,8 +17,8 @@
 //! weights of 4.4 MB in 55, 65 and 65 µs in place of 65, 79 and 85 with a single counter; where
 //! both read 50 GB/s, in 90, 100 and 105 µs in place of 96, 107 and 109.
 //!
-//! Products of prompts hand out the table with rows and columns exchanged, so that a share is a range of
-//! rows. Each thread then fetches the whole matrix, which takes little of the time there, but reads and
+//! Products of prompts by tile registers hand out the table with rows and columns exchanged, so that a
+//! share is a range of rows. Each thread then fetches the whole matrix, which takes little of the time there, but reads and
 //! writes rows that are in its own cache.
 
 use std::ops::Range;

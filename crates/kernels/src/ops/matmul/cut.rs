@@ -21,16 +21,19 @@ pub(super) struct LeastBlock {
     strip_panels: usize,
     /// Rows, from there on.
     rows: usize,
+    /// Rows of each thread from which the threads share the rows of a product and not its strips.
+    shared_rows: usize,
 }
 
 impl LeastBlock {
     /// No size but those of the tuning.
-    pub(super) const TUNED: Self = Self { row_bytes: 0, strip_panels: 0, rows: ROW_BLOCK_UNIT };
+    pub(super) const TUNED: Self =
+        Self { row_bytes: 0, strip_panels: 0, rows: ROW_BLOCK_UNIT, shared_rows: usize::MAX };
     /// Tiles put weights in order for each block of rows, and scales of rows for each strip; every CPU
     /// that has them has 2 MiB of second-level cache.
     #[cfg(target_arch = "x86_64")]
     pub(super) const TILES: Self =
-        Self { row_bytes: 1 << 20, strip_panels: 16, rows: 4 * ROW_BLOCK_UNIT };
+        Self { row_bytes: 1 << 20, strip_panels: 16, rows: 4 * ROW_BLOCK_UNIT, shared_rows: 128 };
     /// Rows from which larger blocks pay.
     pub(super) const MANY_ROWS: usize = 48;
 }
@@ -48,14 +51,13 @@ pub(super) struct Cut {
     /// once, and are up to 10 % slower with it (bf16 on Zen 5, 32 rows).
     pub(super) in_shares: bool,
     pub(super) n_threads: usize,
+    /// As in [`LeastBlock`].
+    pub(super) shared_rows: usize,
     /// Whether each thread takes neighbouring rows, in place of strips.
     pub(super) by_rows: bool,
 }
 
 impl Cut {
-    /// Rows of each thread from which it pays that all threads read all weights.
-    const ROWS_OF_A_THREAD: usize = 128;
-
     /// Cuts `m` rows; `n_row_strips` is the number of rows times strips in the whole call.
     pub(super) fn new(cpu: &Cpu, w: &PackedMatrix, m: usize, n_row_strips: usize) -> Self {
         let Tuning { strip_panels, row_block_bytes, .. } = cpu.tuning.clamped();
@@ -94,6 +96,7 @@ impl Cut {
             row_bytes: in_cache,
             in_shares,
             n_threads,
+            shared_rows: least.shared_rows,
             by_rows: false,
         }
     }
@@ -101,12 +104,13 @@ impl Cut {
     /// The same product, so cut that each thread takes neighbouring rows, if it has many: what the
     /// operations before it wrote, and those after it read, then stays with the thread.
     ///
-    /// 512 rows of Q8_0 on two threads of a Granite Rapids, in ms: [896, 896] 0.71 and by rows 0.66,
-    /// [896, 4864] 3.95 and 3.70. Outputs that go through an activation stay with the thread anyway:
-    /// 7.9 ms and by rows 8.2.
+    /// 512 rows on two threads of a Granite Rapids, in ms: with tiles, Q8_0 [896, 896] 0.61 and by rows
+    /// 0.50, [896, 4864] 3.03 and 2.69, bf16 [896, 896] 0.42 and 0.35. Outputs that go through an activation
+    /// stay with the thread anyway: 6.2 and by rows 6.4. Without tiles narrow matrices lose: Q8_0
+    /// [128, 896] 0.14 and 0.15 with `avx512vnni`, 0.39 and 0.44 with `avx512`.
     pub(super) fn by_rows(self) -> Self {
         let rows_per_thread = self.m.div_ceil(self.n_threads);
-        if self.n_threads == 1 || rows_per_thread < Self::ROWS_OF_A_THREAD {
+        if self.n_threads == 1 || rows_per_thread < self.shared_rows {
             return self;
         }
         let rows_per_block = self.rows_per_block.min(rows_per_thread.next_multiple_of(16));

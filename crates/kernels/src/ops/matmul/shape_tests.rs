@@ -118,6 +118,29 @@ fn more_threads_than_rows_or_panels_give_the_bits_of_one() {
 }
 
 #[test]
+fn prompts_whose_rows_the_threads_share_have_the_bits_of_one_thread() {
+    // 128 rows for each thread and more; the last panel is not whole.
+    for (layout, n, k) in [
+        (WeightLayout::Q8G32, 300, 96),
+        (WeightLayout::Q4K, 40, 256),
+        (WeightLayout::Bf16, 270, 70),
+    ] {
+        let w = on_heap(&pack(&scalar(), layout, n, k, false));
+        let x = Random::new(10).normals(517 * k);
+        for kernels in Kernels::available() {
+            let run = |n_threads| {
+                let cpu = Cpu::with(kernels, n_threads);
+                product(&cpu, &w, &x, &mut Activations::new(1, Forms::F32))
+            };
+            let expected = run(1);
+            for n_threads in [2, 3, 4] {
+                assert!(run(n_threads) == expected, "{} {layout:?}, {n_threads}", kernels.name);
+            }
+        }
+    }
+}
+
+#[test]
 fn the_largest_sums_of_a_long_row_are_exact() {
     // 2^20 inputs, each product as large as it can be: sums belong to groups, so none overflows.
     let k = 1 << 20;
