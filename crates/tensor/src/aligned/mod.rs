@@ -71,8 +71,8 @@ impl HugePages {
     }
 }
 
-/// A zeroed byte buffer aligned to [`ALIGNMENT`] (and to 2 MiB when it is that large), for packed
-/// weights, KV pages and scratch rows.
+/// A zeroed byte buffer aligned to [`ALIGNMENT`] (and to 2 MiB when it is that large), for KV pages,
+/// scratch rows, and as a chunk of the packed weights of a [`PagePool`].
 ///
 /// The memory is an anonymous map: untouched pages cost nothing, and dropping the buffer gives
 /// them back at once. Make few and large ones, since each takes at least a page.

@@ -84,7 +84,9 @@ impl PagePool {
             return Ok(Part { chunk: Arc::clone(chunk), range: start..start + n_bytes });
         }
         let whole = n_taken.checked_next_multiple_of(HUGE_PAGE_BYTES).unwrap_or(usize::MAX);
-        let mut buf = AlignedBuf::try_zeroed(whole.max(CHUNK_BYTES))?;
+        // Where addresses are scarce (`ulimit -v`), a chunk is no larger than its part.
+        let mut buf = AlignedBuf::try_zeroed(whole.max(CHUNK_BYTES))
+            .or_else(|_| AlignedBuf::try_zeroed(whole))?;
         prepare(&mut buf);
         let end = buf.n_bytes();
         let start = NonNull::from(buf.bytes_mut()).cast();
