@@ -32,7 +32,7 @@ use std::ops::Range;
 
 use super::CHUNK;
 use crate::ops::kv::StridedRows;
-use crate::simd::math::exp;
+use crate::simd::math::decay;
 use crate::simd::{LANES, Simd, shells};
 
 /// Groups of sixteen slots in a chunk.
@@ -153,14 +153,14 @@ fn fade<S: Simd>(s: S, x: &[f32], sums: &[f32], out: &mut [f32]) {
         let end = x.len().min(at + LANES);
         match (x[at..end].first_chunk(), sums[at..end].first_chunk()) {
             (Some(x), Some(sums)) => {
-                let faded = s.mul(s.load(x), exp(s, s.load(sums)));
+                let faded = s.mul(s.load(x), decay(s, s.load(sums)));
                 if let Some(out) = out[at..end].first_chunk_mut() {
                     s.store(faded, out);
                 }
             }
             _ => {
                 let (x, sums) = (s.load_part(&x[at..end], 0.0), s.load_part(&sums[at..end], 0.0));
-                s.store_part(s.mul(x, exp(s, sums)), &mut out[at..end]);
+                s.store_part(s.mul(x, decay(s, sums)), &mut out[at..end]);
             }
         }
     }
@@ -183,7 +183,7 @@ fn fading_tile<S: Simd, const G: usize>(s: S, task: &mut Dots<'_>, i: usize, fir
     for d in 0..dim {
         let (own, k, q) = (s.splat(own[d]), s.splat(k[d]), s.splat(q[d]));
         for g in 0..G {
-            let decay = exp(s, s.sub(own, s.load(&sums[g][d])));
+            let decay = decay(s, s.sub(own, s.load(&sums[g][d])));
             let key = s.mul(decay, s.load(&keys[g][d]));
             acc[0][g] = s.fma(k, key, acc[0][g]);
             acc[1][g] = s.fma(q, key, acc[1][g]);

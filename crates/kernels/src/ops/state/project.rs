@@ -29,7 +29,7 @@
 use super::CHUNK;
 use super::dots::GROUPS;
 use super::element::{Element, Stored, StoredMut};
-use crate::simd::math::exp;
+use crate::simd::math::decay;
 use crate::simd::{LANES, Simd, shells};
 
 /// Vectors of the widest strip.
@@ -206,7 +206,7 @@ fn fold<S: Simd>(s: S, task: Fold<'_>) {
     let (decays, last) = (decays.as_chunks::<LANES>().0, decays[CHUNK - 1]);
     let mut factors = [[0.0; LANES]; GROUPS];
     for (factors, decays) in factors.iter_mut().zip(decays) {
-        s.store(exp(s, s.sub(s.splat(last), s.load(decays))), factors);
+        s.store(decay(s, s.sub(s.splat(last), s.load(decays))), factors);
     }
     let updates = updates.as_chunks::<LANES>().0.chunks_exact(n_vectors);
     let scaled = scaled.as_chunks_mut::<LANES>().0;
@@ -220,7 +220,7 @@ fn fold<S: Simd>(s: S, task: Fold<'_>) {
     let (decays, faded) = faded.split_at_mut(key_dim.next_multiple_of(LANES));
     match sums {
         None => {
-            let decay = exp(s, s.splat(last));
+            let decay = decay(s, s.splat(last));
             for decays in decays.as_chunks_mut().0 {
                 s.store(decay, decays);
             }
@@ -270,7 +270,7 @@ fn fade_keys<'a, S: Simd>(
     let lines = faded.as_chunks_mut::<LANES>().0;
     for (group, lines) in lines.chunks_exact_mut(key_dim).enumerate() {
         for (d, line) in lines.iter_mut().enumerate() {
-            let decay = exp(s, s.sub(s.splat(decays[d]), s.load(&sums[group][d])));
+            let decay = decay(s, s.sub(s.splat(decays[d]), s.load(&sums[group][d])));
             s.store(s.mul(decay, s.load(&keys[group][d])), line);
         }
     }
@@ -279,7 +279,7 @@ fn fade_keys<'a, S: Simd>(
         *keys = lines;
     }
     for decays in decays.as_chunks_mut::<LANES>().0 {
-        let decay = exp(s, s.load(decays));
+        let decay = decay(s, s.load(decays));
         s.store(decay, decays);
     }
 }

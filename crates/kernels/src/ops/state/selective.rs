@@ -28,7 +28,7 @@ use super::store::Snapshots;
 use super::{StateSeq, StateStore, Table};
 use crate::Cpu;
 use crate::ops::kv::StridedRows;
-use crate::simd::math::{exp, softplus, times_sigmoid};
+use crate::simd::math::{decay, softplus, times_sigmoid};
 use crate::simd::{LANES, Simd, shells};
 use crate::team::Parts;
 
@@ -94,7 +94,7 @@ fn row<S: Simd>(s: S, task: &Row<'_>, state: &mut [f32], out: &mut [f32]) {
         let input = s.mul(step, x);
         let mut sum = s.splat(0.0);
         for j in 0..n {
-            let decay = exp(s, s.mul(step, s.load(&rates[j])));
+            let decay = decay(s, s.mul(step, s.load(&rates[j])));
             let added = s.mul(input, s.splat(task.keys[j]));
             let moved = s.fma(decay, s.load(&state[j]), added);
             s.store(moved, &mut state[j]);

@@ -14,7 +14,7 @@
 use super::CHUNK;
 use super::dots::RowDots;
 use super::sequence::ancestors;
-use crate::simd::math::exp;
+use crate::simd::math::decay;
 use crate::simd::{LANES, Simd, shells};
 
 /// The slots in order.
@@ -107,11 +107,11 @@ fn factors<S: Simd>(s: S, task: &Solve<'_>, row: usize, factors: &mut Factors) {
     let slot = task.first_slot + row;
     let own = s.splat(task.decays[slot]);
     let mut lanes = [0.0; LANES];
-    s.store(exp(s, own), &mut lanes);
+    s.store(decay(s, own), &mut lanes);
     factors.state = lanes[0];
     for group in 0..=slot / LANES {
         let decays = &task.decays.as_chunks::<LANES>().0[group];
-        let decay = exp(s, s.sub(own, s.load(decays)));
+        let decay = decay(s, s.sub(own, s.load(decays)));
         for which in usize::from(!task.is_delta)..2 {
             let of = &mut factors.of[which];
             let dots = s.load(&task.dots[row][which].as_chunks::<LANES>().0[group]);

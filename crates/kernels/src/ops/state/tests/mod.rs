@@ -119,6 +119,35 @@ fn a_decoding_row_moves_the_state_on_by_itself_alone() {
 }
 
 #[test]
+fn a_state_that_nothing_is_added_to_fades_to_zero_and_not_to_subnormal_numbers() {
+    let mut random = Random::new(210);
+    let heads = [2, 2, 24, 40];
+    let shapes = [shape(heads, true), shape(heads, false), fading(heads, true)];
+    let mut cases = Vec::from(shapes.map(|shape| Case::new(&mut random, 150, shape)));
+    cases.push(Case::selective(&mut random, 150, [40, 4]));
+    for case in &mut cases {
+        for t in 64..150 {
+            case.decay[t].fill(-3.0);
+            case.beta[t].fill(0.0);
+            case.v[t].fill(0.0);
+        }
+        // Each token of a selective scan has a decay of its own.
+        if let Some(selective) = &mut case.selective {
+            selective.steps[64..].iter_mut().for_each(|steps| steps.fill(1.0));
+            selective.rates.iter_mut().for_each(|rate| *rate *= 400.0);
+        }
+        for cpu in &row_cpus() {
+            let rows = case.whole(cpu, &tokens(0..150));
+            let of = |row: &Vec<u32>| floats(&row[case.channels..]);
+            assert!(of(&rows[63]).iter().any(|x| *x != 0.0), "{}", cpu.kernels.name);
+            for (t, row) in rows.iter().enumerate().skip(64 + 15) {
+                assert!(of(row).iter().all(|x| *x == 0.0), "{}: row {t}", cpu.kernels.name);
+            }
+        }
+    }
+}
+
+#[test]
 fn several_convolutions_of_the_same_inputs_have_the_bits_of_each_alone() {
     let layer = StateLayer { channels: 20, taps: 2, ..StateLayer::default() };
     let mut random = Random::new(209);
