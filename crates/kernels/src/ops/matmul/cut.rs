@@ -21,19 +21,31 @@ pub(super) struct LeastBlock {
     strip_panels: usize,
     /// Rows, from there on.
     rows: usize,
+    /// Rows that kernels take together.
+    unit: usize,
     /// Rows of each thread from which the threads share the rows of a product and not its strips.
     shared_rows: usize,
 }
 
 impl LeastBlock {
     /// No size but those of the tuning.
-    pub(super) const TUNED: Self =
-        Self { row_bytes: 0, strip_panels: 0, rows: ROW_BLOCK_UNIT, shared_rows: usize::MAX };
+    pub(super) const TUNED: Self = Self {
+        row_bytes: 0,
+        strip_panels: 0,
+        rows: ROW_BLOCK_UNIT,
+        unit: 2 * ROW_BLOCK_UNIT,
+        shared_rows: usize::MAX,
+    };
     /// Tiles put weights in order for each block of rows, and scales of rows for each strip; every CPU
     /// that has them has 2 MiB of second-level cache.
     #[cfg(target_arch = "x86_64")]
-    pub(super) const TILES: Self =
-        Self { row_bytes: 1 << 20, strip_panels: 16, rows: 4 * ROW_BLOCK_UNIT, shared_rows: 128 };
+    pub(super) const TILES: Self = Self {
+        row_bytes: 1 << 20,
+        strip_panels: 16,
+        rows: 4 * ROW_BLOCK_UNIT,
+        unit: 32,
+        shared_rows: 128,
+    };
     /// Rows from which larger blocks pay.
     pub(super) const MANY_ROWS: usize = 48;
 }
@@ -52,6 +64,7 @@ pub(super) struct Cut {
     pub(super) in_shares: bool,
     pub(super) n_threads: usize,
     /// As in [`LeastBlock`].
+    pub(super) unit: usize,
     pub(super) shared_rows: usize,
     /// Whether each thread takes neighbouring rows, in place of strips.
     pub(super) by_rows: bool,
@@ -96,6 +109,7 @@ impl Cut {
             row_bytes: in_cache,
             in_shares,
             n_threads,
+            unit: least.unit,
             shared_rows: least.shared_rows,
             by_rows: false,
         }
@@ -118,11 +132,12 @@ impl Cut {
     }
 
     /// Rows of a block, each of which has so many bytes of outputs that are to stay in cache, too: half
-    /// as many as its activations.
+    /// as many as its activations. All blocks have about as many rows.
     pub(super) fn rows_beside(&self, output_bytes: usize) -> usize {
-        const UNIT: usize = 2 * ROW_BLOCK_UNIT;
-        let most = self.row_bytes / 2 / output_bytes.max(1);
-        self.rows_per_block.min((most / UNIT * UNIT).max(ROW_BLOCK_UNIT))
+        let most = self.row_bytes / 2 / output_bytes.max(1) / self.unit * self.unit;
+        let most = self.rows_per_block.min(most.max(ROW_BLOCK_UNIT));
+        let n_blocks = self.m.div_ceil(most).max(1);
+        most.min(self.m.max(1).div_ceil(n_blocks).next_multiple_of(self.unit))
     }
 
     pub(super) fn n_strips(&self) -> usize {

@@ -226,6 +226,24 @@ fn rows_of_many_groups_and_strips_of_many_panels_give_the_bits_of_the_scalar_ker
 }
 
 #[test]
+fn rows_beyond_the_second_level_cache_give_the_bits_of_the_scalar_kernels() {
+    // Pairs of panels and one panel alone; several chunks of inputs, the last of them short.
+    let (n, k) = (680, 700);
+    let plain = scalar();
+    let w = pack(&plain, WeightLayout::Bf16, n, k, false);
+    let x = activations(205, k);
+    let expected = product(&plain, &w, &x);
+    for kernels in Kernels::available() {
+        let mut cpu = Cpu::with(kernels, 1);
+        cpu.tuning.row_block_bytes = usize::MAX;
+        for m in [159, 160, 161, 192, 205] {
+            let got = product(&cpu, &w, &x[..m * k]);
+            assert!(got == expected[..m * n], "{} m {m}", kernels.name);
+        }
+    }
+}
+
+#[test]
 fn hostile_weights_give_the_same_bits_everywhere() {
     for &layout in WeightLayout::ALL {
         for (n, k) in [(17, 768), (64, 256)] {
@@ -470,6 +488,23 @@ fn a_product_of_heads_is_the_product_of_each() {
                     assert!(got == expected, "{} {layout:?} {n_heads} x {n}", cpu.kernels.name);
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn the_blocks_of_rows_beside_outputs_have_about_as_many_rows() {
+    for kernels in Kernels::available() {
+        let cpu = Cpu::with(kernels, 2);
+        let w = pack(&cpu, WeightLayout::Bf16, 320, 32, false);
+        for m in [1, 100, 512, 520, 1000] {
+            let cut = Cut::new(&cpu, &w, m, 1_000_000);
+            let most = cut.rows_beside(1 << 11);
+            let n_blocks = m.div_ceil(most);
+            let last = m - (n_blocks - 1) * most;
+            // Each block but the last has at most one unit more than its share, and none is too large.
+            assert!(most - last <= n_blocks * 48, "{}: {m} rows by {most}", kernels.name);
+            assert!(most <= cut.rows_per_block, "{}: {m} rows by {most}", kernels.name);
         }
     }
 }
