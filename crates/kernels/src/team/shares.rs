@@ -18,8 +18,8 @@
 //! both read 50 GB/s, in 90, 100 and 105 µs in place of 96, 107 and 109.
 //!
 //! Products of prompts by tile registers hand out the table with rows and columns exchanged, so that a
-//! share is a range of rows. Each thread then fetches the whole matrix, which takes little of the time there, but reads and
-//! writes rows that are in its own cache.
+//! share is a range of rows. Each thread then fetches the whole matrix, which takes little of the time
+//! there, but reads and writes rows that are in its own cache.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};

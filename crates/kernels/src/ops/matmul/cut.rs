@@ -63,9 +63,8 @@ pub(super) struct Cut {
     /// once, and are up to 10 % slower with it (bf16 on Zen 5, 32 rows).
     pub(super) in_shares: bool,
     pub(super) n_threads: usize,
-    /// As in [`LeastBlock`].
-    pub(super) unit: usize,
-    pub(super) shared_rows: usize,
+    /// Sizes that these blocks have at least.
+    pub(super) least: LeastBlock,
     /// Whether each thread takes neighbouring rows, in place of strips.
     pub(super) by_rows: bool,
 }
@@ -109,8 +108,7 @@ impl Cut {
             row_bytes: in_cache,
             in_shares,
             n_threads,
-            unit: least.unit,
-            shared_rows: least.shared_rows,
+            least,
             by_rows: false,
         }
     }
@@ -124,7 +122,7 @@ impl Cut {
     /// [128, 896] 0.14 and 0.15 with `avx512vnni`, 0.39 and 0.44 with `avx512`.
     pub(super) fn by_rows(self) -> Self {
         let rows_per_thread = self.m.div_ceil(self.n_threads);
-        if self.n_threads == 1 || rows_per_thread < self.shared_rows {
+        if self.n_threads == 1 || rows_per_thread < self.least.shared_rows {
             return self;
         }
         let rows_per_block = self.rows_per_block.min(rows_per_thread.next_multiple_of(16));
@@ -134,10 +132,11 @@ impl Cut {
     /// Rows of a block, each of which has so many bytes of outputs that are to stay in cache, too: half
     /// as many as its activations. All blocks have about as many rows.
     pub(super) fn rows_beside(&self, output_bytes: usize) -> usize {
-        let most = self.row_bytes / 2 / output_bytes.max(1) / self.unit * self.unit;
+        let unit = self.least.unit;
+        let most = self.row_bytes / 2 / output_bytes.max(1) / unit * unit;
         let most = self.rows_per_block.min(most.max(ROW_BLOCK_UNIT));
         let n_blocks = self.m.div_ceil(most).max(1);
-        most.min(self.m.max(1).div_ceil(n_blocks).next_multiple_of(self.unit))
+        most.min(self.m.max(1).div_ceil(n_blocks).next_multiple_of(unit))
     }
 
     pub(super) fn n_strips(&self) -> usize {

@@ -502,7 +502,7 @@ fn the_blocks_of_rows_beside_outputs_have_about_as_many_rows() {
             let most = cut.rows_beside(1 << 11);
             let n_blocks = m.div_ceil(most);
             let last = m - (n_blocks - 1) * most;
-            // Each block but the last has at most one unit more than its share, and none is too large.
+            // The last block lacks at most what rounding up to a unit adds to every block.
             assert!(most - last <= n_blocks * 48, "{}: {m} rows by {most}", kernels.name);
             assert!(most <= cut.rows_per_block, "{}: {m} rows by {most}", kernels.name);
         }

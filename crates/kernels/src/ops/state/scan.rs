@@ -113,8 +113,8 @@ impl Cpu {
     /// exp(G[63] - G[i]) k[i]       becomes  exp(G[63] - G[i]) ∘ k[i]
     /// ```
     ///
-    /// Each `exp` is 0 where it is below 2⁻⁶⁴; the papers have no such limit. It keeps subnormal numbers,
-    /// with which some processors multiply very slowly, out of the state.
+    /// Each `exp` is 0 where it is below 2⁻⁶⁴; the papers have no such limit. So neither decays nor what
+    /// one of them fades become subnormal numbers, with which some processors multiply very slowly.
     ///
     /// Rows that may be taken back (drafts) must lie in the chunk of the last row before them that
     /// is not, or in the chunk after it where that row was a chunk's last: a row in a later chunk

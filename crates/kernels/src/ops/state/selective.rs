@@ -8,7 +8,8 @@
 //! out[t][c]  = (skip[c] · x[t][c] + y[t][c]) · silu(gate[t][c])
 //! ```
 //!
-//! The decay is 0 where it is below 2⁻⁶⁴, which keeps subnormal numbers out of the state.
+//! The decay is 0 where it is below 2⁻⁶⁴, so that neither it nor what it fades become subnormal numbers,
+//! with which some processors multiply very slowly.
 //!
 //! No product of matrices covers a chunk of such rows, so rows are computed one after the other,
 //! and this recurrence is the canonical order. Lanes are channels. A lane of a sequence keeps x,

@@ -135,8 +135,6 @@ pub(in crate::ops::matmul) unsafe fn tile(tile: &Tile<'_, HalfRows<'_>>) {
 struct Order {
     n_panels: usize,
     n_blocks: usize,
-    n_pairs: usize,
-    n_chunks: usize,
     /// Whether all panels of a chunk are multiplied before the next chunk.
     by_chunk: bool,
 }
@@ -152,30 +150,35 @@ struct Piece {
 impl Order {
     fn new(tile: &Tile<'_, HalfRows<'_>>) -> Self {
         let n_blocks = tile.k.div_ceil(INPUTS);
-        // Without inputs there is a chunk of no blocks, which writes zeros.
-        let n_chunks = n_blocks.div_ceil(CHUNK).max(1);
-        let n_pairs = tile.n_panels.div_ceil(PANELS);
-        let by_chunk = tile.m >= BY_CHUNK;
-        Self { n_panels: tile.n_panels, n_blocks, n_pairs, n_chunks, by_chunk }
+        Self { n_panels: tile.n_panels, n_blocks, by_chunk: tile.m >= BY_CHUNK }
+    }
+
+    fn n_pairs(&self) -> usize {
+        self.n_panels.div_ceil(PANELS)
+    }
+
+    /// Without inputs there is a chunk of no blocks, which writes zeros.
+    fn n_chunks(&self) -> usize {
+        self.n_blocks.div_ceil(CHUNK).max(1)
     }
 
     fn len(&self) -> usize {
-        self.n_pairs * self.n_chunks
+        self.n_pairs() * self.n_chunks()
     }
 
     /// Pairs of panels whose sums are kept at the same time.
     fn n_kept(&self) -> usize {
-        match self.n_chunks {
+        match self.n_chunks() {
             1 => 0,
-            _ if self.by_chunk => self.n_pairs,
+            _ if self.by_chunk => self.n_pairs(),
             _ => 1,
         }
     }
 
     fn piece(&self, i: usize) -> Piece {
         let (pair, chunk) = match self.by_chunk {
-            true => (i % self.n_pairs, i / self.n_pairs),
-            false => (i / self.n_chunks, i % self.n_chunks),
+            true => (i % self.n_pairs(), i / self.n_pairs()),
+            false => (i / self.n_chunks(), i % self.n_chunks()),
         };
         let (first, start) = (pair * PANELS, chunk * CHUNK);
         Piece {
