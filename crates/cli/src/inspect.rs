@@ -6,7 +6,9 @@ use std::num::NonZeroUsize;
 
 use pelton_base::limits::STEP_TOKENS;
 use pelton_llm::{BLOCK_TOKENS, RuntimeOptions};
-use pelton_model::{CpuDevice, Ignored, InspectedEncoder, Inspection, KvFootprint, ModelFiles};
+use pelton_model::{
+    CpuDevice, Ignored, InspectedEncoder, Inspection, KvFootprint, ModelError, ModelFiles,
+};
 use serde::Serialize;
 
 use crate::args::InspectArgs;
@@ -94,6 +96,10 @@ impl Memory {
         let context_tokens = args.context.map_or(model.max_context, NonZeroUsize::get);
         let n_requests = args.requests.get();
         let mut spec = files.spec()?;
+        let most = spec.longest_context();
+        if context_tokens > most {
+            return Err(ModelError::Context { asked: context_tokens, most }.into());
+        }
         spec.group_windows();
         let block = KvFootprint::new::<CpuDevice>(&spec, args.kv_dtype(), BLOCK_TOKENS);
         let n_blocks = block.blocks_for(context_tokens, STEP_TOKENS, n_requests);

@@ -35,7 +35,9 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<()> {
         return Err(Failure::new("`--tokens` is empty: expected at least one id"));
     }
     let chosen = args.model.chosen();
-    let files = model::open(&model::reference(Some(&chosen.model))?, chosen.llm.quantize)?;
+    let reference = model::reference(Some(&chosen.model))?;
+    let files = model::open(&reference, chosen.llm.quantize)?;
+    model::expect_generates(&reference, &files)?;
     let spec = files.spec()?;
     check_tokens(tokens, spec.vocab_size)?;
     let context = chosen.llm.max_context.unwrap_or(spec.max_context);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pelton_llm::hub::HubProgress;
 use pelton_llm::{
-    EmbedOptions, Embedder, Llm, LlmOptions, LoadProgress, LocalModel, ModelRef, Runtime,
+    EmbedOptions, Embedder, Llm, LlmError, LlmOptions, LoadProgress, LocalModel, ModelRef, Runtime,
     RuntimeOptions,
 };
 use pelton_model::{CpuDevice, Decoder, LoadOptions, ModelFiles, RoundTo};
@@ -141,8 +141,19 @@ pub(crate) fn load_decoder(
     runtime.load(files, &load).map_err(|error| short_of_memory(error, options))
 }
 
-/// Refuses a model whose prompts an encoder reads, for a command that follows a text token by token.
-pub(crate) fn expect_no_encoder(files: &ModelFiles) -> Result<()> {
+/// Refuses a model that generates no text, and so has no logits.
+pub(crate) fn expect_generates(model: &ModelRef, files: &ModelFiles) -> Result<()> {
+    if files.spec()?.generates() {
+        return Ok(());
+    }
+    let (model, architecture) = (model.display_name(), files.config().architecture.clone());
+    Err(LlmError::NotGenerative { model, architecture }.into())
+}
+
+/// Refuses a model whose prompts an encoder reads, for a command that follows a text token by token,
+/// and one that generates no text.
+pub(crate) fn expect_decoder(model: &ModelRef, files: &ModelFiles) -> Result<()> {
+    expect_generates(model, files)?;
     if files.spec()?.encoder.is_none() {
         return Ok(());
     }

@@ -94,6 +94,7 @@ fn load(chosen: &Chosen, vectors: Option<bool>) -> crate::failure::Result<Opened
     let runtime = chosen.runtime()?;
     Ok(match vectors {
         true => {
+            chosen.warn_of_text();
             Opened::Vectors(model::load_embedder(&runtime, &reference, &chosen.embed_options())?)
         }
         false => Opened::Text(model::load(&runtime, &reference, &chosen.llm)?),

@@ -42,6 +42,13 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
     }
     let options = args.options(method);
     options.check().map_err(failure)?;
+    if args.output.extension().is_some_and(|extension| extension == "gguf") {
+        let (name, method) = (args.output.display(), method.name());
+        return Err(Failure::new(format!(
+            "`{name}`: `{method}` writes a folder, and no GGUF file"
+        ))
+        .hint("`--method gguf --type q4_k` quantizes to a GGUF file"));
+    }
     check_target(&args.output, args.resume).map_err(failure)?;
     bench::check_page(args.html.as_deref())?;
     if options.method.needs_calibration() && args.calibration.is_none() {

@@ -117,6 +117,13 @@ pelton quantize tiny.gguf out --method rtn
 pelton quantize tiny tiny --method rtn --group 32
 pelton eval tiny --text nothing.txt
 pelton eval tiny --text weights.bin --reference story
+pelton quantize tiny out.gguf --method rtn
+pelton inspect tiny.gguf --context 1000000
+pelton logits -m bert --tokens 1
+pelton eval bert --text README.md
+pelton bench model -m bert
+pelton bench offline -m bert
+pelton bench ablate --technique port=3
 
 # Prompts
 pelton run ""
@@ -153,6 +160,18 @@ pelton serve -m tiny.gguf --port 0 --pooling mean
 pelton serve -m tiny.gguf --port 0 --kv-memory 1KiB
 pelton serve -m tiny.gguf --port 0 --kv-memory 40KiB --max-context 200
 pelton serve -m tiny.gguf --port 0 --draft-model README.md --spec draft
+pelton serve --max-body 0
+pelton serve --files files --max-file 0
+
+# Settings that are only checked
+pelton serve --check-config -m ./nothing
+pelton serve --check-config --config twice.yaml
+pelton serve --check-config --config lost.yaml
+pelton serve --check-config --tls-cert nothing.pem --tls-key nothing.pem
+pelton serve --check-config --tls-cert README.md
+pelton serve --check-config --otlp-endpoint nonsense
+pelton serve --check-config --tool-parser hermess
+pelton serve --check-config --config parser.yaml
 "#;
 
 /// A folder with right and wrong files.
@@ -181,6 +200,17 @@ fn workplace() -> tempfile::TempDir {
     write("key.yaml", b"host: 127.0.0.1\nprot: 8000\n");
     write("value.yaml", b"port: eighty\n");
     write("syntax.yaml", b"tenants: [a\n");
+    write(
+        "twice.yaml",
+        b"models:\n  - {model: story, name: a}\n  - {model: story, aliases: [a]}\n",
+    );
+    write("lost.yaml", b"models:\n  - {model: story}\n  - {model: ./nothing, name: b}\n");
+    write("parser.yaml", b"port: 1\nreasoning_parser: thinks\n");
+    std::fs::create_dir(at("bert")).expect("a folder");
+    let bert = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/encoders/bert");
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(bert.join(file), at("bert").join(file)).expect("copied");
+    }
     folder
 }
 

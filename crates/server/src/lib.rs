@@ -68,7 +68,7 @@ pub use host::HostName;
 pub use listening::{SocketAccess, UnixSocketError};
 pub use models::{
     AutoRule, Catalog, Condition, DegradeRule, Loader, ModelSpec, ModelsError, Routing,
-    RoutingError, Served,
+    RoutingError, Served, check_names,
 };
 pub use openapi::openapi;
 pub use otlp::{OtlpConfig, OtlpError};

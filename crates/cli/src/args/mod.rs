@@ -339,6 +339,11 @@ impl RunArgs {
         }
     }
 
+    /// Whether a chat template is chosen for a text that is continued without one.
+    pub(crate) fn has_idle_template(&self) -> bool {
+        self.asked_mode() == Some(Mode::Raw) && self.template.is_given()
+    }
+
     /// The ids of `--tokens`.
     pub(crate) fn tokens(&self) -> Option<&[TokenId]> {
         self.tokens.as_ref().map(|list| list.0.as_slice())

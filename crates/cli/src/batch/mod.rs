@@ -57,6 +57,7 @@ fn load(chosen: &Chosen) -> Result<Served> {
     let runtime = chosen.runtime()?;
     let vectors = &chosen.vectors;
     if vectors.embeddings || model::resolve(&reference)?.is_embedding_model()? {
+        chosen.warn_of_text();
         let options = chosen.embed_options();
         return Ok(Served::Vectors(model::load_embedder(&runtime, &reference, &options)?));
     }

@@ -18,7 +18,7 @@ pub(super) fn measure(args: &BenchModelArgs) -> Result<()> {
     let chosen = args.model.chosen();
     let reference = model::reference(Some(&chosen.model))?;
     let files = model::open(&reference, chosen.llm.quantize)?;
-    model::expect_no_encoder(&files)?;
+    model::expect_decoder(&reference, &files)?;
     let max_context = chosen.llm.max_context.unwrap_or(files.spec()?.max_context);
     let config = Config {
         prompt: args.prompt(),

@@ -19,7 +19,7 @@ pub(super) fn measure(args: &BenchOfflineArgs) -> Result<()> {
     let chosen = args.model.chosen();
     let reference = model::reference(Some(&chosen.model))?;
     let files = model::open(&reference, chosen.llm.quantize)?;
-    model::expect_no_encoder(&files)?;
+    model::expect_decoder(&reference, &files)?;
     let max_context = chosen.llm.max_context.unwrap_or(files.spec()?.max_context);
     // Everything that can be refused without the weights is refused before they are loaded.
     let plan = Plan::new(&args.config(), max_context).map_err(super::failure)?;

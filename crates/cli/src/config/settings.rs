@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pelton_gateway::Limits;
 use pelton_sched::TenantConfig;
-use pelton_server::{Access, ApiKey, Routing, Tenant};
+use pelton_server::{Access, ApiKey, Routing, Tenant, check_names};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::file::ConfigFile;
@@ -53,11 +53,11 @@ impl Settings {
         chosen.serve.gateway.tenant_limits = file.tenant_limits();
         let models = ModelChoice::all(&chosen, &file.models)?;
         let names = models.iter().map(|model| model.names().cloned().collect());
+        let names = names.collect::<Vec<Vec<String>>>();
+        check_names(&names).map_err(|error| Failure::new(format!("`models`: {error}")))?;
         let people = chosen.serve.access.tenants().iter();
         let tenants: Vec<String> = people.map(|tenant| tenant.name.clone()).collect();
-        file.routing
-            .check(&names.collect::<Vec<_>>(), &tenants)
-            .map_err(|error| Failure::of(&error))?;
+        file.routing.check(&names, &tenants).map_err(|error| Failure::of(&error))?;
         let (chosen, has_list) = (chosen.resolve()?, !file.models.is_empty());
         Ok(Self { chosen, models, routing: file.routing, has_list })
     }

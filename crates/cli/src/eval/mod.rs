@@ -105,7 +105,7 @@ fn read(file: &Path) -> Result<String> {
 
 /// A model's files before its weights are loaded.
 struct Named {
-    name: String,
+    reference: ModelRef,
     files: ModelFiles,
     place: LocalModel,
 }
@@ -116,13 +116,13 @@ impl Named {
         let reference: ModelRef = model::reference(Some(name))?;
         let place = model::resolve(&reference)?;
         let files = model::open(&reference, quantize)?;
-        Ok(Self { name: reference.display_name(), files, place })
+        model::expect_decoder(&reference, &files)?;
+        Ok(Self { reference, files, place })
     }
 
     fn load(&self, runtime: &Runtime, options: &LlmOptions) -> Result<Subject> {
-        model::expect_no_encoder(&self.files)?;
         let decoder = model::load_decoder(runtime, &self.files, options)?;
-        Ok(Subject { name: self.name.clone(), decoder })
+        Ok(Subject { name: self.reference.display_name(), decoder })
     }
 
     fn tokens(&self, text: &str, file: &Path, scored: &ScoredArgs) -> Result<Tokens> {
@@ -139,7 +139,7 @@ impl Named {
         (text, file): (&str, &Path),
         scored: &ScoredArgs,
     ) -> Result<()> {
-        let (own_name, name) = (&own.name, &self.name);
+        let [own_name, name] = [own, self].map(|named| named.reference.display_name());
         let sizes = [&own.files, &self.files].map(|files| files.config().vocab_size);
         if sizes[0] != sizes[1] {
             return Err(Failure::new(format!(

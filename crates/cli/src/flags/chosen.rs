@@ -5,9 +5,14 @@ use pelton_sched::PriorityOrder;
 use pelton_server::{GatewayConfig, ServeConfig, SocketAccess, UsageFailures};
 
 use super::spec::Drafter;
+use super::{Flag, table};
 use crate::failure::{Failure, Result};
 use crate::model;
 use crate::sandbox::Sandbox;
+
+/// Settings of a model that makes vectors.
+const OF_VECTORS: [&str; 7] =
+    ["model", "threads", "compute", "quantize", "max-context", "packed-cache", "served-name"];
 
 /// The choices of a command. The default is what a command does without flags.
 #[derive(Clone, Debug)]
@@ -127,6 +132,26 @@ impl Chosen {
         model::runtime(self.threads)
     }
 
+    /// Says in the log which settings of text generation change nothing for a model that makes vectors.
+    /// They may be those of a file with several models, so they are no mistake.
+    pub(crate) fn warn_of_text(&self) {
+        let keys = self.keys_of_text();
+        if !keys.is_empty() {
+            tracing::warn!(
+                "{}: a model that makes vectors has no use for these settings",
+                keys.join(", ")
+            );
+        }
+    }
+
+    /// Keys of the settings of text generation that are not as they are built in.
+    fn keys_of_text(&self) -> Vec<String> {
+        let plain = Self::default().resolve().expect("invariant: the built-in settings agree");
+        let is_of_text = |flag: &&Flag| flag.concerns_models() && !OF_VECTORS.contains(&flag.name);
+        let is_chosen = |flag: &&Flag| flag.get(self) != flag.get(&plain);
+        table().filter(is_of_text).filter(is_chosen).map(Flag::key).collect()
+    }
+
     /// The same for a model whose vectors are wanted.
     pub(crate) fn embed_options(&self) -> EmbedOptions {
         EmbedOptions {
@@ -138,5 +163,27 @@ impl Chosen {
             packed_cache: self.llm.packed_cache.clone(),
             name: self.llm.name.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flags::set_key;
+
+    #[test]
+    fn only_settings_that_vectors_have_no_use_for_are_named() {
+        let mut chosen = Chosen::default().resolve().expect("they agree");
+        assert_eq!(chosen.keys_of_text(), Vec::<String>::new());
+        for (key, value) in [("max_context", "64"), ("threads", "2"), ("compute", "f32")] {
+            set_key(&mut chosen, key, value).expect("a setting");
+        }
+        assert_eq!(chosen.keys_of_text(), Vec::<String>::new());
+        for (key, value) in [("tool_parser", "hermes"), ("policy", "fair"), ("kv_memory", "1MiB")] {
+            set_key(&mut chosen, key, value).expect("a setting");
+        }
+        let mut keys = chosen.keys_of_text();
+        keys.sort();
+        assert_eq!(keys, ["kv_memory", "policy", "tool_parser"]);
     }
 }

@@ -204,7 +204,9 @@ impl TypedValueParser for Parser {
     ) -> Result<Value, clap::Error> {
         match self.0 {
             // Its error lists the names and suggests the nearest.
-            Kind::Names(all) if value.to_str().is_none_or(|text| self.0.parse(text).is_err()) => {
+            Kind::Names(all) | Kind::Format(_, all)
+                if value.to_str().is_none_or(|text| self.0.parse(text).is_err()) =>
+            {
                 PossibleValuesParser::new(all()).parse_ref(command, arg, value)?;
             }
             // A path may be no UTF-8.
@@ -218,7 +220,7 @@ impl TypedValueParser for Parser {
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let names = match self.0 {
-            Kind::Names(all) => all(),
+            Kind::Names(all) | Kind::Format(_, all) => all(),
             Kind::Switch(_) => vec!["on", "off"],
             _ => return None,
         };

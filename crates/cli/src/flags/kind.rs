@@ -18,8 +18,8 @@ pub(crate) enum Kind {
     Text,
     /// A whole number from the first to the second.
     Number(u64, u64),
-    /// A size such as `4GiB`.
-    Bytes,
+    /// A size such as `4GiB`, of at least so many bytes.
+    Bytes(u64),
     /// A time above zero.
     Milliseconds,
     /// A time above zero.
@@ -30,6 +30,8 @@ pub(crate) enum Kind {
     WholeMilliseconds,
     /// One of these names, in upper or lower case.
     Names(fn() -> Vec<&'static str>),
+    /// A name, or another name for the same, that the first function finds; the second one lists names.
+    Format(fn(&str) -> Option<&'static str>, fn() -> Vec<&'static str>),
     /// `true` or `false`; `on` or `off`.
     Truth,
     /// Nothing on the command line: the flag says `true`, or `false` where it begins with `no-`.
@@ -49,7 +51,7 @@ pub(crate) enum Kind {
 /// A value as it was read.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
-    /// Of [`Kind::Text`].
+    /// Of [`Kind::Text`] and [`Kind::Format`].
     Text(String),
     /// Of [`Kind::Number`] and [`Kind::Bytes`].
     Number(u64),
@@ -92,7 +94,10 @@ impl Kind {
                     most => format!("expected a whole number from {least} to {most}, got `{text}`"),
                 })
             }
-            Self::Bytes => units::parse_bytes(text).map(Value::Number),
+            Self::Bytes(least) => match units::parse_bytes(text)? {
+                n if n < least => Err(format!("expected at least {least} byte, got `{text}`")),
+                n => Ok(Value::Number(n)),
+            },
             Self::Milliseconds => units::parse_milliseconds(text).map(Value::Time),
             Self::Seconds => units::parse_seconds(text).map(Value::Time),
             Self::WholeSeconds => {
@@ -112,6 +117,10 @@ impl Kind {
                     .map(|name| Value::Name(name))
                     .ok_or_else(|| format!("expected one of {}, got `{text}`", names.join(", ")))
             }
+            Self::Format(find, all) => match find(text) {
+                Some(name) => Ok(Value::Text(name.to_owned())),
+                None => Err(format!("expected one of {}, got `{text}`", all().join(", "))),
+            },
             Self::Truth | Self::Switch(_) => match text {
                 "true" | "on" => Ok(Value::Truth(true)),
                 "false" | "off" => Ok(Value::Truth(false)),

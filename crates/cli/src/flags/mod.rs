@@ -40,7 +40,7 @@ use std::sync::LazyLock;
 
 use place::Place;
 
-/// Sets the choice with this key of the YAML file.
+/// Sets the choice with this key of the YAML file, which is one of a model and none of a server.
 ///
 /// # Errors
 ///
@@ -48,6 +48,10 @@ use place::Place;
 pub(crate) fn set_key(chosen: &mut Chosen, key: &str, value: &str) -> Result<(), String> {
     let flag = table().find(|flag| flag.key() == key);
     let flag = flag.ok_or_else(|| format!("there is no setting `{key}`"))?;
+    if !flag.concerns_models() {
+        let expected = "expected one that changes how a model is loaded and run";
+        return Err(format!("`{key}` is a setting of a server; {expected}"));
+    }
     let value = flag.kind.parse(value)?;
     flag.set(chosen, &value);
     Ok(())
@@ -169,9 +173,9 @@ mod tests {
         match flag.kind {
             Kind::Text | Kind::Folder => vec!["some/where"],
             Kind::Number(..) | Kind::WholeSeconds | Kind::WholeMilliseconds => vec!["7"],
-            Kind::Bytes => vec!["4096"],
+            Kind::Bytes(_) => vec!["4096"],
             Kind::Milliseconds | Kind::Seconds => vec!["1.5"],
-            Kind::Names(all) => all(),
+            Kind::Names(all) | Kind::Format(_, all) => all(),
             Kind::Truth | Kind::Switch(_) => vec!["true", "false"],
             Kind::Hosts => vec!["pelton.example,[::1]"],
             Kind::Origins => vec!["*", "none", "https://a.example,http://b.example:1"],

@@ -86,6 +86,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     {
         eprintln!("note: the prompt is continued as plain text: {why}");
     }
+    if args.has_idle_template() && !args.quiet {
+        eprintln!(
+            "note: the text is continued as it stands, and the chat template changes nothing"
+        );
+    }
     let generation = Generation { form, ..generation(args, &llm, mode)? };
     let (look, load) = (Look::of_stdout(args.color), started.elapsed());
     let session =

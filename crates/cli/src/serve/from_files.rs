@@ -102,6 +102,7 @@ impl FromFiles {
         let runtime = &machine.runtime().clone();
         let vectors = &chosen.vectors;
         if vectors.embeddings || model::resolve(reference)?.is_embedding_model()? {
+            chosen.warn_of_text();
             let options = chosen.embed_options();
             return Ok(Served::Vectors(model::load_embedder(runtime, reference, &options)?));
         }

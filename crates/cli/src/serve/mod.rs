@@ -24,6 +24,7 @@ pub(crate) fn serve(args: ServeArgs) -> Result<()> {
     let is_check = args.check_config;
     let settings = Settings::gather(&args)?;
     if is_check {
+        check(&settings)?;
         let text = settings.yaml()?;
         return std::io::stdout()
             .write_all(text.as_bytes())
@@ -64,6 +65,20 @@ pub(crate) fn serve(args: ServeArgs) -> Result<()> {
         eprintln!("{places}{facts}");
         server.run(signals).await?;
         Ok(())
+    })
+}
+
+/// Finds out what would end the server at its start and can be seen without a model, an address and
+/// the network: `--check-config` may run beside the server, and before its models are downloaded.
+fn check(settings: &Settings) -> Result<()> {
+    otlp(settings.chosen.otlp_endpoint.as_deref())?;
+    settings.chosen.serve.check_certificate()?;
+    settings.models.iter().try_for_each(|choice| {
+        let found = crate::model::reference(Some(&choice.chosen.model)).map(drop);
+        match settings.models.len() {
+            1 => found,
+            _ => found.map_err(|failure| failure.at(&format!("model `{}`", choice.name))),
+        }
     })
 }
 

@@ -80,6 +80,8 @@ const STREAMS: usize = 4;
 const LANE_BYTES: u64 = 16 << 20;
 /// Longest silence of the hub, in seconds, unless the environment says otherwise.
 const PATIENCE_SECONDS: u64 = 30;
+/// The variable with another time.
+const PATIENCE: &str = "HF_HUB_DOWNLOAD_TIMEOUT";
 
 impl HubConfig {
     /// Reads the environment that other hub clients read.
@@ -103,8 +105,15 @@ impl HubConfig {
             let text = read_limited_text(&home.join("token"), limits::CONFIG_BYTES).ok()?;
             Some(text.trim().to_owned()).filter(|token| !token.is_empty())
         };
-        let patience = var("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|text| text.trim().parse().ok());
-        let patience = patience.filter(|seconds| (1..=86_400).contains(seconds));
+        let patience = var(PATIENCE).and_then(|text| {
+            let seconds = text.trim().parse().ok().filter(|n| (1..=86_400).contains(n));
+            if seconds.is_none() {
+                tracing::warn!(
+                    "{PATIENCE}={text}: expected seconds from 1 to 86400; {PATIENCE_SECONDS} are used"
+                );
+            }
+            seconds
+        });
         Self {
             endpoint: var("HF_ENDPOINT")
                 .unwrap_or_else(|| "https://huggingface.co".to_owned())

@@ -148,6 +148,19 @@ impl ServeConfig {
         is_on.then_some((host, self.port.unwrap_or(DEFAULT_PORT)))
     }
 
+    /// Finds out whether the certificate can be used. Another server may run meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError::Tls`].
+    pub fn check_certificate(&self) -> Result<(), ServeError> {
+        self.tls.check()?;
+        if self.tls.is_on() && self.tcp().is_none() {
+            return Err(crate::tls::TlsError::NoAddress.into());
+        }
+        Ok(())
+    }
+
     /// Finds out whether the certificate and the Unix socket can be used, without taking anything.
     /// To be asked before models are loaded, which takes long.
     ///
@@ -155,10 +168,7 @@ impl ServeConfig {
     ///
     /// [`ServeError::Tls`] and [`ServeError::UnixSocket`].
     pub fn check(&self) -> Result<(), ServeError> {
-        self.tls.check()?;
-        if self.tls.is_on() && self.tcp().is_none() {
-            return Err(crate::tls::TlsError::NoAddress.into());
-        }
+        self.check_certificate()?;
         #[cfg(unix)]
         if let Some(path) = &self.unix_socket {
             let path: &PathBuf = path;

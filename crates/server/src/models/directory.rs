@@ -1,6 +1,6 @@
 //! Entries by name and alias.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::entry::Entry;
@@ -53,26 +53,35 @@ impl Directory {
     }
 }
 
-/// Refuses names that requests cannot hold or tell apart.
+/// Checks the names of models as [`check_names`] does.
+pub(super) fn check(specs: &[ModelSpec]) -> Result<(), ModelsError> {
+    let names = |spec: &ModelSpec| {
+        std::iter::once(&spec.name).chain(&spec.aliases).cloned().collect::<Vec<_>>()
+    };
+    check_names(&specs.iter().map(names).collect::<Vec<_>>())
+}
+
+/// Refuses names that requests cannot hold or tell apart. Each model has a list of them: its name and
+/// its aliases.
 ///
 /// # Errors
 ///
 /// See [`ModelsError`].
-pub(super) fn check(specs: &[ModelSpec]) -> Result<(), ModelsError> {
-    match specs.len() {
+pub fn check_names(models: &[Vec<String>]) -> Result<(), ModelsError> {
+    match models.len() {
         0 => return Err(ModelsError::None),
         1..=MOST_MODELS => {}
         n => return Err(ModelsError::TooMany { n }),
     }
-    let mut seen = HashMap::new();
-    for (idx, spec) in specs.iter().enumerate() {
-        for name in std::iter::once(&spec.name).chain(&spec.aliases) {
+    let mut seen = HashSet::new();
+    for names in models {
+        for name in names {
             let is_decent = !name.chars().any(char::is_control)
                 && (1..=MOST_CHARS).contains(&name.chars().count());
             if !is_decent {
                 return Err(ModelsError::BadName { name: name.escape_debug().to_string() });
             }
-            if seen.insert(name, idx).is_some() {
+            if !seen.insert(name) {
                 return Err(ModelsError::SharedName { name: name.clone() });
             }
         }

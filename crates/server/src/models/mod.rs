@@ -15,6 +15,7 @@ mod served;
 mod spec;
 
 pub use catalog::Catalog;
+pub use directory::check_names;
 pub(crate) use entry::Standing;
 pub(crate) use model::Model;
 pub(crate) use routing::{AUTO, Chosen, Load, Traits};

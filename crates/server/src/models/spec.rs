@@ -79,7 +79,9 @@ pub enum ModelsError {
         name: String,
     },
     /// A name or alias that two models have, or one model twice.
-    #[error("`{name}` is the name or an alias of two models; a request could mean either")]
+    #[error(
+        "`{name}` is the name or an alias of two models; expected one model, because a request could mean either"
+    )]
     SharedName {
         /// The name.
         name: String,

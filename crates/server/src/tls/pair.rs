@@ -34,7 +34,7 @@ pub enum TlsError {
     )]
     NoAddress,
     /// A file cannot be read.
-    #[error("{flag} {}: {source}", path.display())]
+    #[error("{flag} {}: {source}; expected a file in PEM", path.display())]
     Io {
         /// The flag that names the file.
         flag: &'static str,

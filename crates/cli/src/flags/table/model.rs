@@ -2,9 +2,34 @@
 
 use pelton_llm::LogprobsMode;
 use pelton_model::{ActivationGroup, Compute, KvDtype, RoundTo, StateDtype};
+use pelton_parse::{
+    REASONING_FORMATS, ReasoningFormat, TOOL_FORMATS, reasoning_format, tool_format,
+};
 
 use super::super::place::{Choice, place};
 use super::super::{Flag, Kind, Part};
+
+/// The thoughts stay in the answer.
+const NO_FORMAT: &str = "none";
+
+fn find_tool_format(name: &str) -> Option<&'static str> {
+    tool_format(name).map(|format| format.name())
+}
+
+fn tool_formats() -> Vec<&'static str> {
+    TOOL_FORMATS.iter().map(|format| format.name()).collect()
+}
+
+fn find_reasoning_format(name: &str) -> Option<&'static str> {
+    match name {
+        NO_FORMAT => Some(NO_FORMAT),
+        name => reasoning_format(name).map(ReasoningFormat::name),
+    }
+}
+
+fn reasoning_formats() -> Vec<&'static str> {
+    REASONING_FORMATS.iter().map(ReasoningFormat::name).chain([NO_FORMAT]).collect()
+}
 
 /// In the order of their help.
 pub(super) static MODEL: &[Flag] = &[
@@ -128,7 +153,7 @@ pub(super) static MODEL: &[Flag] = &[
         name: "tool-parser",
         short: None,
         part: Part::Answers,
-        kind: Kind::Text,
+        kind: Kind::Format(find_tool_format, tool_formats),
         value: "NAME",
         help: "Format in which the model writes tool calls, such as hermes, llama3_json or mistral; \
                `pelton parse-tools --help` lists them",
@@ -139,7 +164,7 @@ pub(super) static MODEL: &[Flag] = &[
         name: "reasoning-parser",
         short: None,
         part: Part::Answers,
-        kind: Kind::Text,
+        kind: Kind::Format(find_reasoning_format, reasoning_formats),
         value: "NAME",
         help: "Format in which the model writes its thoughts, such as deepseek_r1 or granite; `none` \
                leaves them in the answer",
