@@ -40,7 +40,7 @@ use super::coming::Coming;
 use super::input::{DistanceBias, first_seen};
 use super::merge::State;
 use super::score::{KeyGroup, add_bias, add_slope, score, score_path};
-use super::softmax::{Largest, Weights};
+use super::softmax::{BeforeScales, Largest, Rounded, Weights, Whole};
 use super::tree::{Path, Tree};
 use super::weigh::{scale_weights, weigh};
 use super::weigh_keys::weigh_keys;
@@ -348,10 +348,10 @@ fn weights<S: Simd, T: KvElement>(
         for (flat, line) in flats.zip(lines.chunks_exact_mut(SCORE_LINE)) {
             let (low, high) = chunk.visible(flat);
             let max = out.max[flat];
-            out.sum[flat] = if T::IS_BF16 {
-                s.apart(Weights::<true> { line, low, high, max })
-            } else {
-                s.apart(Weights::<false> { line, low, high, max })
+            out.sum[flat] = match (T::BF16_PRODUCTS, T::HAS_SCALES) {
+                (false, _) => s.apart(Weights { line, low, high, max, precision: Whole }),
+                (true, false) => s.apart(Weights { line, low, high, max, precision: Rounded }),
+                (true, true) => s.apart(Weights { line, low, high, max, precision: BeforeScales }),
             };
         }
     }

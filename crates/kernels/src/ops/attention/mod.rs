@@ -153,17 +153,29 @@ pub(crate) struct Table {
 
 macro_rules! table {
     ($(#[$meta:meta])* $name:ident, $shell:ident) => {
-        table!($(#[$meta])* $name, $shell, chunk::bf16_shells::$shell, cut::FLAT_ROWS, $name);
+        table!(
+            $(#[$meta])* $name,
+            $shell,
+            [chunk::bf16_shells::$shell, chunk::fp8_shells::$shell, chunk::int8_shells::$shell],
+            cut::FLAT_ROWS,
+            $name
+        );
     };
-    ($(#[$meta:meta])* $name:ident, $shell:ident, $bf16:expr, $flat_rows:expr, $kv:ident) => {
+    (
+        $(#[$meta:meta])* $name:ident,
+        $shell:ident,
+        [$bf16:expr, $fp8:expr, $int8:expr],
+        $flat_rows:expr,
+        $kv:ident
+    ) => {
         $(#[$meta])*
         pub(crate) static $name: Table = Table {
             flat_rows: $flat_rows,
             chunk_f32: chunk::f32_shells::$shell,
             chunk_bf16: $bf16,
             chunk_f16: chunk::f16_shells::$shell,
-            chunk_fp8: chunk::fp8_shells::$shell,
-            chunk_int8: chunk::int8_shells::$shell,
+            chunk_fp8: $fp8,
+            chunk_int8: $int8,
             merge: merge::merge_shells::$shell,
             finish: merge::finish_shells::$shell,
             kv: &kv::$kv,
@@ -185,7 +197,7 @@ table!(
     #[cfg(target_arch = "x86_64")]
     AMX,
     avx512,
-    tiles::chunk,
+    [tiles::chunk, tiles::chunk, tiles::chunk],
     tiles::FLAT_ROWS,
     AVX512
 );

@@ -202,7 +202,7 @@ impl<T: KvElement> Step<'_, T> {
             let all = self.input.q.row(row, self.input.n_heads * dim);
             q.copy_from_slice(&all[heads.first * dim..(heads.first + heads.n) * dim]);
         }
-        if T::IS_BF16 {
+        if T::BF16_PRODUCTS {
             // SAFETY: the kernels of a `Cpu` are available on this machine.
             unsafe { (self.kernels().kv.round_to_factors)(q, self.input.scale) };
         }

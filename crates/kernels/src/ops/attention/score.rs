@@ -233,7 +233,7 @@ fn score_tile<S: Simd, T: KvElement, const R: usize, const G: usize>(
                 Some(scales) => s.mul(acc[r][g], s.load(scales)),
                 None => acc[r][g],
             };
-            let score = if T::IS_BF16 { dot } else { s.mul(dot, scale) };
+            let score = if T::BF16_PRODUCTS { dot } else { s.mul(dot, scale) };
             let lanes = line[groups[g].column..].first_chunk_mut();
             s.store(score, lanes.expect("invariant: a line has room for every group"));
         }

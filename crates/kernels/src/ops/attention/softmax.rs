@@ -3,7 +3,7 @@
 //! ```text
 //! s[t] = cap · tanh(s[t] / cap)           where there is a cap
 //! m    = max s                            a NaN does not enter it, but enters z
-//! e[t] = exp(s[t] - m)                    in place of the scores; of bf16 values, as a bf16
+//! e[t] = exp(s[t] - m)                    in place of the scores; of bf16 and fp8 values, as a bf16
 //! z    = Σ e[t]                           position t in lane t % 16, then by halving
 //! ```
 //!
@@ -15,7 +15,7 @@
 //! at the same time: within a line, each waits for the last lane of the one before.
 
 use super::merge::reference;
-use crate::simd::math::{exp, exp_bf16, tanh};
+use crate::simd::math::{exp, exp_bf16, exp_near_bf16, tanh};
 use crate::simd::{LANES, Simd, Task};
 
 /// Masks the scores of a line that are not in the columns `[low, high)`, applies the cap, and
@@ -56,29 +56,74 @@ impl<S: Simd> Task<S> for Largest<'_> {
     }
 }
 
+/// How precise weights are.
+pub(super) trait Precision {
+    /// Whether a weight is never 0.
+    const NEVER_ZERO: bool;
+
+    /// `eˣ` for `x <= 0`.
+    fn exp<S: Simd>(&self, s: S, x: S::F) -> S::F;
+}
+
+/// Weights that are floats.
+pub(super) struct Whole;
+
+/// Weights that are rounded to bf16.
+pub(super) struct Rounded;
+
+/// Weights that are rounded to bf16 once they are multiplied by the scales of values.
+pub(super) struct BeforeScales;
+
+impl Precision for Whole {
+    const NEVER_ZERO: bool = false;
+
+    #[inline(always)]
+    fn exp<S: Simd>(&self, s: S, x: S::F) -> S::F {
+        exp(s, x)
+    }
+}
+
+impl Precision for Rounded {
+    const NEVER_ZERO: bool = true;
+
+    #[inline(always)]
+    fn exp<S: Simd>(&self, s: S, x: S::F) -> S::F {
+        exp_bf16(s, x)
+    }
+}
+
+impl Precision for BeforeScales {
+    const NEVER_ZERO: bool = true;
+
+    #[inline(always)]
+    fn exp<S: Simd>(&self, s: S, x: S::F) -> S::F {
+        exp_near_bf16(s, x)
+    }
+}
+
 /// Turns scores that [`Largest`] has seen into `exp(score - max)`, and returns their sum.
-/// `IS_BF16` rounds them to bf16, before they are summed up.
-pub(super) struct Weights<'a, const IS_BF16: bool> {
+pub(super) struct Weights<'a, P> {
     pub(super) line: &'a mut [f32],
     pub(super) low: usize,
     pub(super) high: usize,
     pub(super) max: f32,
+    pub(super) precision: P,
 }
 
-impl<S: Simd, const IS_BF16: bool> Task<S> for Weights<'_, IS_BF16> {
+impl<S: Simd, P: Precision> Task<S> for Weights<'_, P> {
     type Out = f32;
 
     #[inline(always)]
     fn run(self, s: S) -> f32 {
-        let Self { line, low, high, max } = self;
+        let Self { line, low, high, max, precision } = self;
         if low >= high {
             return 0.0;
         }
         let line = whole(line, low, high);
         let from = s.splat(reference(max));
         let mut sum = s.splat(0.0);
-        // A bf16 weight is never 0, but where no score is above -inf it must be.
-        if !IS_BF16 || max == f32::NEG_INFINITY {
+        // Where no score is above -inf, weights must be 0.
+        if !P::NEVER_ZERO || max == f32::NEG_INFINITY {
             for block in line.as_chunks_mut::<LANES>().0 {
                 let e = exp(s, s.sub(s.load(block), from));
                 s.store(e, block);
@@ -88,14 +133,14 @@ impl<S: Simd, const IS_BF16: bool> Task<S> for Weights<'_, IS_BF16> {
         }
         if low.is_multiple_of(LANES) && high.is_multiple_of(LANES) {
             for block in line.as_chunks_mut::<LANES>().0 {
-                let e = exp_bf16(s, s.sub(s.load(block), from));
+                let e = precision.exp(s, s.sub(s.load(block), from));
                 s.store(e, block);
                 sum = s.add(sum, e);
             }
             return s.sum(sum);
         }
         for block in line.as_chunks_mut::<LANES>().0 {
-            s.store(exp_bf16(s, s.sub(s.load(block), from)), block);
+            s.store(precision.exp(s, s.sub(s.load(block), from)), block);
         }
         mask(line, low, high, 0.0);
         for block in line.as_chunks::<LANES>().0 {

@@ -56,12 +56,14 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::chunk::{Chunk, LINES, SCORE_LINE, bf16_shells, largest};
+use super::chunk::{Chunk, LINES, SCORE_LINE, bf16_shells, fp8_shells, int8_shells, largest};
 use super::merge::State;
 use super::score::KeyGroup;
-use super::softmax::Weights;
+use super::softmax::{BeforeScales, Rounded, Weights};
+use super::weigh::{HALF_BF16, scaled};
 use super::{BLOCK, CHUNK, HALF};
-use crate::simd::math::exp_bf16;
+use crate::ops::kv::KvElement;
+use crate::simd::math::{exp_bf16, exp_near_bf16};
 use crate::simd::tiles::{Form, ROW_BYTES, ROWS, Stored, TILE_BYTES, Tiles};
 use crate::simd::{Avx512, LANES, Simd};
 
@@ -82,21 +84,126 @@ struct Scratch {
     keys: Vec<[Stored; 2]>,
     /// Values of the chunk: `[32 elements][blocks][2]`.
     values: Vec<[Stored; 2]>,
+    /// Scales of the keys and of the values of the columns, where their type has any.
+    scales: [[f32; CHUNK]; 2],
 }
 
 impl Scratch {
-    const EMPTY: Self = Self { queries: Vec::new(), keys: Vec::new(), values: Vec::new() };
+    const EMPTY: Self = Self {
+        queries: Vec::new(),
+        keys: Vec::new(),
+        values: Vec::new(),
+        scales: [[0.0; CHUNK]; 2],
+    };
 }
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch::EMPTY) };
 }
 
-/// Sixteen zeros, for values that do not exist.
-static ZEROS: [bf16; LANES] = [bf16::ZERO; LANES];
+/// An element type that tiles multiply: each of its numbers is one of bf16.
+pub(super) trait Tiled: KvElement {
+    /// Sixteen zeros, for values that do not exist.
+    const ZEROS: &'static [Self; LANES];
+
+    /// The vector kernel, for chunks that tiles do not compute.
+    const VECTORS: unsafe fn(&Chunk<'_, Self>, &mut [f32], &mut State<'_>);
+
+    /// Element `n` of `low` and of `high` to places `2 n` and `2 n + 1`, as bf16.
+    ///
+    /// # Safety
+    ///
+    /// This CPU has the features of [`chunk`].
+    unsafe fn interleave(low: &[Self; LANES], high: &[Self; LANES], row: &mut [u8; ROW_BYTES]);
+
+    /// Whether all of them are finite.
+    fn are_finite(values: &[Self]) -> bool;
+}
+
+impl Tiled for bf16 {
+    const ZEROS: &'static [Self; LANES] = &[Self::ZERO; LANES];
+    const VECTORS: unsafe fn(&Chunk<'_, Self>, &mut [f32], &mut State<'_>) = bf16_shells::avx512;
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+    unsafe fn interleave(low: &[Self; LANES], high: &[Self; LANES], row: &mut [u8; ROW_BYTES]) {
+        const FROM: [u16; 2 * LANES] = {
+            let mut from = [0; 2 * LANES];
+            let mut place = 0;
+            while place < from.len() {
+                from[place] = (place / 2 + place % 2 * LANES) as u16;
+                place += 1;
+            }
+            from
+        };
+        // SAFETY: both are 32 bytes, the row and the places are 64.
+        unsafe {
+            let low = _mm512_castsi256_si512(_mm256_loadu_si256(low.as_ptr().cast()));
+            let both = _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(high.as_ptr().cast()));
+            let from = _mm512_loadu_si512(FROM.as_ptr().cast());
+            _mm512_storeu_si512(row.as_mut_ptr().cast(), _mm512_permutexvar_epi16(from, both));
+        }
+    }
+
+    #[inline(always)]
+    fn are_finite(values: &[Self]) -> bool {
+        // The compiler widens these loops: no early return within a block.
+        let is_finite = |x: &Self| x.to_bits() & 0x7f80 != 0x7f80;
+        values.chunks(CHUNK).all(|values| values.iter().fold(true, |all, x| all & is_finite(x)))
+    }
+}
+
+/// fp8, by its bits.
+impl Tiled for u8 {
+    const ZEROS: &'static [Self; LANES] = &[0; LANES];
+    const VECTORS: unsafe fn(&Chunk<'_, Self>, &mut [f32], &mut State<'_>) = fp8_shells::avx512;
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+    unsafe fn interleave(low: &[Self; LANES], high: &[Self; LANES], row: &mut [u8; ROW_BYTES]) {
+        widen(low, high, row);
+    }
+
+    #[inline(always)]
+    fn are_finite(values: &[Self]) -> bool {
+        // There is no infinity.
+        values
+            .chunks(CHUNK)
+            .all(|values| values.iter().fold(true, |all, x| all & (x & 0x7f != 0x7f)))
+    }
+}
+
+impl Tiled for i8 {
+    const ZEROS: &'static [Self; LANES] = &[0; LANES];
+    const VECTORS: unsafe fn(&Chunk<'_, Self>, &mut [f32], &mut State<'_>) = int8_shells::avx512;
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+    unsafe fn interleave(low: &[Self; LANES], high: &[Self; LANES], row: &mut [u8; ROW_BYTES]) {
+        widen(low, high, row);
+    }
+
+    /// The scale of a value may be infinite or NaN; it multiplies the weights of rows that see it.
+    #[inline(always)]
+    fn are_finite(_: &[Self]) -> bool {
+        true
+    }
+}
+
+/// [`Tiled::interleave`] by floats, whose lower halves are zero.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+fn widen<T: KvElement>(low: &[T; LANES], high: &[T; LANES], row: &mut [u8; ROW_BYTES]) {
+    // SAFETY: this function has the features.
+    let s = unsafe { Avx512::assume() };
+    let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(T::load(s, low)));
+    let both = _mm512_or_si512(low, _mm512_castps_si512(T::load(s, high)));
+    // SAFETY: a row is 64 bytes.
+    unsafe { _mm512_storeu_si512(row.as_mut_ptr().cast(), both) };
+}
 
 /// Whether tiles compute this chunk.
-fn fits(chunk: &Chunk<'_, bf16>, high: usize) -> bool {
+fn fits<T: Tiled>(chunk: &Chunk<'_, T>, high: usize) -> bool {
     let shape = chunk.shape;
     chunk.n_flat() >= FEWEST_ROWS
         && shape.key_dim.is_multiple_of(BLOCK)
@@ -111,12 +218,16 @@ fn fits(chunk: &Chunk<'_, bf16>, high: usize) -> bool {
 ///
 /// This CPU has the features below, and tiles are supported.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-pub(super) unsafe fn chunk(chunk: &Chunk<'_, bf16>, scratch: &mut [f32], out: &mut State<'_>) {
+pub(super) unsafe fn chunk<T: Tiled>(
+    chunk: &Chunk<'_, T>,
+    scratch: &mut [f32],
+    out: &mut State<'_>,
+) {
     let n_flat = chunk.n_flat();
     let (low, high) = chunk.seen(0..n_flat);
     if low >= high || !fits(chunk, high) || !unseen_are_finite(chunk, low..high) {
         // SAFETY: this function has the features of the shell.
-        return unsafe { bf16_shells::avx512(chunk, scratch, out) };
+        return unsafe { T::VECTORS(chunk, scratch, out) };
     }
     SCRATCH.with_borrow_mut(|memory| {
         let n_flat = n_flat.min(PAIR);
@@ -128,7 +239,7 @@ pub(super) unsafe fn chunk(chunk: &Chunk<'_, bf16>, scratch: &mut [f32], out: &m
 
 /// Whether all values are finite that lie in blocks which some row does not see whole.
 #[target_feature(enable = "avx512f,avx512bw")]
-fn unseen_are_finite(chunk: &Chunk<'_, bf16>, columns: Range<usize>) -> bool {
+fn unseen_are_finite<T: Tiled>(chunk: &Chunk<'_, T>, columns: Range<usize>) -> bool {
     let (mut start, mut end) = (0, usize::MAX);
     for flat in (0..chunk.n_flat()).step_by(chunk.group) {
         let (low, high) = chunk.visible(flat);
@@ -195,20 +306,20 @@ impl Forms {
 }
 
 /// The products of a chunk.
-struct Products<'a> {
-    chunk: &'a Chunk<'a, bf16>,
+struct Products<'a, T> {
+    chunk: &'a Chunk<'a, T>,
     /// The columns that any row sees, the first of which begins a group.
     columns: Range<usize>,
     /// The values of each block of columns.
-    blocks: [Values<'a>; MOST_BLOCKS],
+    blocks: [Values<'a, T>; MOST_BLOCKS],
     tiles: Forms,
     memory: &'a mut Scratch,
 }
 
-impl<'a> Products<'a> {
+impl<'a, T: Tiled> Products<'a, T> {
     #[target_feature(enable = "avx512f")]
     fn new(
-        chunk: &'a Chunk<'a, bf16>,
+        chunk: &'a Chunk<'a, T>,
         columns: Range<usize>,
         tiles: Forms,
         memory: &'a mut Scratch,
@@ -218,9 +329,12 @@ impl<'a> Products<'a> {
         grow(&mut memory.queries, n_blocks);
         grow(&mut memory.keys, columns.len().div_ceil(PAIR) * n_blocks);
         grow(&mut memory.values, n_elements.div_ceil(PAIR) * MOST_BLOCKS);
-        let mut values = [Values::default(); MOST_BLOCKS];
+        let mut values = [Values::NONE; MOST_BLOCKS];
         for block in blocks(&columns) {
             values[block] = Values::of(chunk, block);
+        }
+        if T::HAS_SCALES {
+            gather_scales(chunk, columns.clone(), &mut memory.scales);
         }
         Self { chunk, columns, blocks: values, tiles, memory }
     }
@@ -265,7 +379,7 @@ impl<'a> Products<'a> {
     }
 
     /// Puts the keys of 32 columns in order.
-    #[target_feature(enable = "avx512f,avx512bw")]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
     fn arrange_keys(&mut self, at: usize) {
         let (chunk, n_blocks) = (self.chunk, self.chunk.shape.key_dim / BLOCK);
         let keys = &mut self.memory.keys[at * n_blocks..(at + 1) * n_blocks];
@@ -302,19 +416,41 @@ impl<'a> Products<'a> {
         // SAFETY: this function has the features.
         let s = unsafe { Avx512::assume() };
         let chunk = self.chunk;
+        let [key_scales, value_scales] = &self.memory.scales;
         let lines = lines.chunks_mut(LINES * SCORE_LINE);
         for (first, lines) in flats.clone().step_by(LINES).zip(lines) {
             let flats = first..(first + LINES).min(flats.end);
+            if T::HAS_SCALES {
+                for line in lines.chunks_exact_mut(SCORE_LINE) {
+                    let columns = seen.start * BLOCK..seen.end * BLOCK;
+                    scale_scores(&key_scales[columns.clone()], &mut line[LANES..][columns]);
+                }
+            }
             largest(s, chunk, flats.clone(), lines, out.max);
             for (flat, line) in flats.zip(lines.chunks_exact_mut(SCORE_LINE)) {
                 let (low, high) = chunk.visible(flat);
                 let max = out.max[flat];
                 if low == seen.start * BLOCK && high == seen.end * BLOCK && max > f32::NEG_INFINITY
                 {
-                    out.sum[flat] = arranged_weights(s, &mut line[LANES + low..LANES + high], max);
+                    let line = &mut line[LANES + low..LANES + high];
+                    out.sum[flat] = if T::HAS_SCALES {
+                        arranged_weights::<true>(s, line, max, &value_scales[low..high])
+                    } else {
+                        arranged_weights::<false>(s, line, max, &[])
+                    };
                     continue;
                 }
-                out.sum[flat] = s.apart(Weights::<true> { line, low, high, max });
+                if !T::HAS_SCALES {
+                    let weights = Weights { line, low, high, max, precision: Rounded };
+                    out.sum[flat] = s.apart(weights);
+                } else {
+                    let weights = Weights { line, low, high, max, precision: BeforeScales };
+                    out.sum[flat] = s.apart(weights);
+                    let weights = &mut line[LANES..][low..high];
+                    for (weight, &scale) in weights.iter_mut().zip(&value_scales[low..high]) {
+                        *weight = scaled(*weight, scale);
+                    }
+                }
                 let line = &mut line[LANES..][seen.start * BLOCK..seen.end * BLOCK];
                 // Softmax has zeros in the rest of a sixteen that is partly seen.
                 if low < high {
@@ -330,7 +466,7 @@ impl<'a> Products<'a> {
 
     /// Sets the sums of these flat rows to their weighted values. The first rows put the values in
     /// order.
-    #[target_feature(enable = "avx512f,avx512bw")]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
     fn weigh(&mut self, flats: Range<usize>, seen: Range<usize>, lines: &[f32], acc: &mut [f32]) {
         let padded = self.chunk.shape.padded_dim();
         for first in (0..padded).step_by(PAIR) {
@@ -470,20 +606,47 @@ fn grow(memory: &mut Vec<[Stored; 2]>, n: usize) {
     }
 }
 
+/// Puts the scales of the keys and of the values of these columns side by side, as far as they exist.
+fn gather_scales<T: Tiled>(
+    chunk: &Chunk<'_, T>,
+    columns: Range<usize>,
+    [of_keys, of_values]: &mut [[f32; CHUNK]; 2],
+) {
+    for column in columns.step_by(LANES) {
+        let position = chunk.start + column;
+        if let Some(scales) = chunk.key_group(position).scales {
+            of_keys[column..column + LANES].copy_from_slice(scales);
+        }
+        let (scales, _) = chunk.value_scales(position, position + LANES);
+        of_values[column..column + LANES].copy_from_slice(scales);
+    }
+}
+
+/// Multiplies the scores of whole blocks by the scales of their keys.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn scale_scores(scales: &[f32], scores: &mut [f32]) {
+    for (score, scale) in scores.iter_mut().zip(scales) {
+        *score *= scale;
+    }
+}
+
 /// The values of the columns of one block, as far as they exist.
-#[derive(Clone, Copy, Default)]
-struct Values<'a> {
+#[derive(Clone, Copy)]
+struct Values<'a, T> {
     /// Each `[16 columns][padded]`; empty where the sequence has ended.
-    halves: [&'a [bf16]; 2],
+    halves: [&'a [T]; 2],
     padded: usize,
     /// Bytes from the values of each half to what is read for their columns next.
     to_coming: [usize; 2],
 }
 
-impl<'a> Values<'a> {
-    fn of(chunk: &Chunk<'a, bf16>, block: usize) -> Self {
+impl<'a, T: Tiled> Values<'a, T> {
+    const NONE: Self = Self { halves: [&[]; 2], padded: 0, to_coming: [0; 2] };
+
+    fn of(chunk: &Chunk<'a, T>, block: usize) -> Self {
         let position = chunk.start + block * BLOCK;
-        let half = |position: usize| -> &'a [bf16] {
+        let half = |position: usize| -> &'a [T] {
             if position < chunk.seq_end {
                 chunk.values(position, position + HALF).0.as_flattened()
             } else {
@@ -499,25 +662,18 @@ impl<'a> Values<'a> {
         Self { halves, padded: chunk.shape.padded_dim(), to_coming }
     }
 
-    #[target_feature(enable = "avx512f,avx512bw")]
+    #[inline(always)]
     fn are_finite(&self) -> bool {
-        let exponent = _mm512_set1_epi16(0x7f80);
-        self.halves.iter().all(|half| {
-            half.as_chunks::<{ 2 * LANES }>().0.iter().all(|values| {
-                // SAFETY: these are 64 bytes.
-                let values = unsafe { _mm512_loadu_si512(values.as_ptr().cast()) };
-                _mm512_cmpeq_epi16_mask(_mm512_and_si512(values, exponent), exponent) == 0
-            })
-        })
+        self.halves.iter().all(|half| T::are_finite(half))
     }
 
     /// Puts sixteen elements from `first` on in the order of tiles.
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
     fn arrange(&self, first: usize, out: &mut Stored) {
-        let line = |half: usize, t: usize| -> &[bf16; LANES] {
+        let line = |half: usize, t: usize| -> &[T; LANES] {
             match self.halves[half] {
-                [] => &ZEROS,
+                [] => T::ZEROS,
                 values => {
                     let line = values[t * self.padded + first..].first_chunk();
                     line.expect("invariant: values are padded")
@@ -526,8 +682,9 @@ impl<'a> Values<'a> {
         };
         for (j, row) in out.rows_mut().iter_mut().enumerate() {
             let (low, high) = (line(0, j ^ 1), line(1, j ^ 1));
-            interleave(low, high, row);
-            if first.is_multiple_of(2 * LANES) {
+            // SAFETY: this function has the features.
+            unsafe { T::interleave(low, high, row) };
+            if (first * size_of::<T>()).is_multiple_of(ROW_BYTES) {
                 prefetch(low.as_ptr().wrapping_byte_add(self.to_coming[0]));
                 prefetch(high.as_ptr().wrapping_byte_add(self.to_coming[1]));
             }
@@ -538,13 +695,20 @@ impl<'a> Values<'a> {
 /// Puts the keys of a group in the order of tiles, as group `at` of each block; `next` bytes after
 /// each line is what is read next.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn arrange_keys(group: &KeyGroup<'_, bf16>, next: usize, at: usize, out: &mut [[Stored; 2]]) {
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+fn arrange_keys<T: Tiled>(
+    group: &KeyGroup<'_, T>,
+    next: usize,
+    at: usize,
+    out: &mut [[Stored; 2]],
+) {
+    let rows_of_a_line = ROW_BYTES / size_of::<[T; LANES]>();
     for (keys, out) in group.keys.as_chunks::<BLOCK>().0.iter().zip(out) {
         for (j, row) in out[at].rows_mut().iter_mut().enumerate() {
             let (low, high) = (&keys[j ^ 1], &keys[HALF + (j ^ 1)]);
-            interleave(low, high, row);
-            if j % 2 == 0 {
+            // SAFETY: this function has the features.
+            unsafe { T::interleave(low, high, row) };
+            if j % rows_of_a_line == 0 {
                 prefetch(low.as_ptr().wrapping_byte_add(next));
                 prefetch(high.as_ptr().wrapping_byte_add(next));
             }
@@ -554,30 +718,8 @@ fn arrange_keys(group: &KeyGroup<'_, bf16>, next: usize, at: usize, out: &mut [[
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn prefetch(address: *const bf16) {
+fn prefetch<T>(address: *const T) {
     _mm_prefetch::<_MM_HINT_T1>(address.cast())
-}
-
-/// Element `n` of `low` and of `high` to places `2 n` and `2 n + 1`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn interleave(low: &[bf16; LANES], high: &[bf16; LANES], row: &mut [u8; ROW_BYTES]) {
-    const FROM: [u16; 2 * LANES] = {
-        let mut from = [0; 2 * LANES];
-        let mut place = 0;
-        while place < from.len() {
-            from[place] = (place / 2 + place % 2 * LANES) as u16;
-            place += 1;
-        }
-        from
-    };
-    // SAFETY: both are 32 bytes, the row and the places are 64.
-    unsafe {
-        let low = _mm512_castsi256_si512(_mm256_loadu_si256(low.as_ptr().cast()));
-        let both = _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(high.as_ptr().cast()));
-        let from = _mm512_loadu_si512(FROM.as_ptr().cast());
-        _mm512_storeu_si512(row.as_mut_ptr().cast(), _mm512_permutexvar_epi16(from, both));
-    }
 }
 
 /// Puts a row of floats that are bf16 in the order that tiles read, as row `at` of 32; `out` has at
@@ -623,10 +765,17 @@ fn arrange_halves(halves: [__m512; 2], row: &mut [u8; ROW_BYTES]) {
 }
 
 /// Turns the scores of whole blocks into weights, in order, in the first half of their place, and
-/// returns their sum: what [`Weights`] gives.
+/// returns their sum: what [`Weights`] gives. Where they are `SCALED`, weights are then multiplied by
+/// the scales of their values, as [`scaled`] does.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-fn arranged_weights(s: Avx512, scores: &mut [f32], max: f32) -> f32 {
+fn arranged_weights<const SCALED: bool>(
+    s: Avx512,
+    scores: &mut [f32],
+    max: f32,
+    scales: &[f32],
+) -> f32 {
+    assert!(!SCALED || scales.len() == scores.len(), "invariant: a scale for each column");
     let from = s.splat(max);
     let mut sum = s.splat(0.0);
     let first = scores.as_mut_ptr();
@@ -634,11 +783,34 @@ fn arranged_weights(s: Avx512, scores: &mut [f32], max: f32) -> f32 {
         // SAFETY: the block is in the line, and its place in order is not after it. (Slices, whose
         // bounds are checked, took 3 % more time of attention.)
         unsafe {
-            let low = exp_bf16(s, s.sub(_mm512_loadu_ps(first.add(block * BLOCK)), from));
-            let high = exp_bf16(s, s.sub(_mm512_loadu_ps(first.add(block * BLOCK + HALF)), from));
-            sum = s.add(s.add(sum, low), high);
-            arrange_halves([low, high], &mut *first.add(block * LANES).cast());
+            let scores = [first.add(block * BLOCK), first.add(block * BLOCK + HALF)];
+            let differences = scores.map(|scores| s.sub(_mm512_loadu_ps(scores), from));
+            let halves = if SCALED {
+                let [low, high] = differences.map(|x| exp_near_bf16(s, x));
+                sum = s.add(s.add(sum, low), high);
+                let scales = scales.as_ptr().add(block * BLOCK);
+                [scaled_16(low, scales), scaled_16(high, scales.add(HALF))]
+            } else {
+                let [low, high] = differences.map(|x| exp_bf16(s, x));
+                sum = s.add(s.add(sum, low), high);
+                [low, high]
+            };
+            arrange_halves(halves, &mut *first.add(block * LANES).cast());
         }
     }
     s.sum(sum)
+}
+
+/// [`scaled`] for sixteen weights, but for the lower halves, which are arbitrary.
+///
+/// # Safety
+///
+/// There are sixteen scales.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn scaled_16(weights: __m512, scales: *const f32) -> __m512 {
+    // SAFETY: the caller vouches for the scales.
+    let product = unsafe { _mm512_mul_ps(weights, _mm512_loadu_ps(scales)) };
+    let half = _mm512_set1_epi32(HALF_BF16 as i32);
+    _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(product), half))
 }

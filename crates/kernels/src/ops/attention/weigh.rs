@@ -373,6 +373,18 @@ fn add_value<S: Simd, T: KvElement, const R: usize, const V: usize>(
     }
 }
 
+/// A weight times the scale of its value, rounded to bf16: half a unit of its last place is added to
+/// the magnitude, and the lower bits are left out.
+#[inline(always)]
+pub(super) fn scaled(weight: f32, scale: f32) -> f32 {
+    f32::from_bits((weight * scale).to_bits().wrapping_add(HALF_BF16) & !LOWER_HALF)
+}
+
+/// Half a unit in the last place of a bf16, added to the bits of a float.
+pub(super) const HALF_BF16: u32 = 0x8000;
+/// The bits of a float that a bf16 has not.
+const LOWER_HALF: u32 = 0xffff;
+
 /// Multiplies the weights of all flat rows by the scales of their values.
 #[inline(always)]
 pub(super) fn scale_weights<T: KvElement>(chunk: &Chunk<'_, T>, scores: &mut [f32]) {
@@ -384,14 +396,14 @@ pub(super) fn scale_weights<T: KvElement>(chunk: &Chunk<'_, T>, scores: &mut [f3
         while position < end {
             let (scales, next) = chunk.value_scales(position, end);
             for (weight, scale) in line[position - chunk.start..].iter_mut().zip(scales) {
-                *weight *= scale;
+                *weight = scaled(*weight, *scale);
             }
             position = next;
         }
         if let (Some(tree), Some(path)) = (&chunk.tree, chunk.path(flat / chunk.group)) {
             for (weight, &node) in line[path.columns.clone()].iter_mut().zip(path.rows()) {
                 let position = tree.first_position + node as usize;
-                *weight *= chunk.value_scales(position, position + 1).0[0];
+                *weight = scaled(*weight, chunk.value_scales(position, position + 1).0[0]);
             }
         }
     }

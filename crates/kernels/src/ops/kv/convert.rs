@@ -16,8 +16,9 @@
 use crate::simd::shells;
 use crate::simd::{LANES, Simd};
 
-/// Heads whose largest magnitude is below this are stored as zeros.
-const TINY: f32 = 1e-30;
+/// Heads whose largest magnitude is below this are stored as zeros: with any smaller scale, a product
+/// of a weight and a value could be subnormal.
+const TINY: f32 = 127.0 * LEAST_FACTOR;
 
 /// The conversions of one instruction set, between slices of equal lengths.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ pub(crate) trait KvElement: bytemuck::Pod + Sync + Send {
     const HAS_SCALES: bool = false;
     /// Whether attention rounds queries and weights to bf16, so that their products with keys and
     /// values are products of bf16.
-    const IS_BF16: bool = false;
+    const BF16_PRODUCTS: bool = false;
 
     /// Sixteen elements, widened exactly.
     fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F;
@@ -40,7 +40,7 @@ impl KvElement for f32 {
 }
 
 impl KvElement for bf16 {
-    const IS_BF16: bool = true;
+    const BF16_PRODUCTS: bool = true;
 
     #[inline(always)]
     fn load<S: Simd>(s: S, x: &[bf16; LANES]) -> S::F {
@@ -67,8 +67,10 @@ impl KvElement for f16 {
     }
 }
 
-/// fp8, by its bits.
+/// fp8, by its bits. Every number is one of bf16.
 impl KvElement for u8 {
+    const BF16_PRODUCTS: bool = true;
+
     #[inline(always)]
     fn load<S: Simd>(s: S, x: &[u8; LANES]) -> S::F {
         s.load_fp8(x)
@@ -81,8 +83,10 @@ impl KvElement for u8 {
     }
 }
 
+/// int8; every number is one of bf16.
 impl KvElement for i8 {
     const HAS_SCALES: bool = true;
+    const BF16_PRODUCTS: bool = true;
 
     #[inline(always)]
     fn load<S: Simd>(s: S, x: &[i8; LANES]) -> S::F {

@@ -249,10 +249,10 @@ impl Case {
                 let mine = (row * self.n_heads + head) * dim;
                 let to = (row * self.n_heads + head) * self.value_dim;
                 let q = &self.q[mine..mine + dim];
-                // Queries of bf16 keys are rounded with their scale.
-                let q: Vec<f64> = if self.dtype == KvDtype::Bf16 {
+                // Queries that are multiplied as bf16 are rounded with their scale.
+                let q: Vec<f64> = if self.has_bf16_products() {
                     let scaled: Vec<f32> = q.iter().map(|q| q * self.scale()).collect();
-                    rounded(self.dtype, &scaled).into_iter().map(f64::from).collect()
+                    rounded(KvDtype::Bf16, &scaled).into_iter().map(f64::from).collect()
                 } else {
                     q.iter().map(|&q| f64::from(q) * f64::from(self.scale())).collect()
                 };
@@ -289,10 +289,20 @@ impl Case {
         f64::from(values[head * (2 * reach + 1) + entry])
     }
 
+    /// Whether queries and weights are rounded to bf16.
+    fn has_bf16_products(&self) -> bool {
+        matches!(self.dtype, KvDtype::Bf16 | KvDtype::Fp8 | KvDtype::Int8)
+    }
+
     /// The factor that a stored element, a query and a weight are within, where it is not 1.
     fn tolerance(&self) -> f64 {
-        // Weights are rounded to 8 bits, which errors on both sides of a quotient.
-        if self.dtype == KvDtype::Bf16 { 2_f64.powi(-8) } else { 3e-6 }
+        match self.dtype {
+            // Weights are rounded to 8 bits, which errs on both sides of a quotient.
+            KvDtype::Bf16 | KvDtype::Fp8 => 2_f64.powi(-8),
+            // They are rounded with the scales of values, and only above the line.
+            KvDtype::Int8 => 2_f64.powi(-7),
+            KvDtype::F32 | KvDtype::F16 => 3e-6,
+        }
     }
 
     /// Fails where `got` is not close to the formula.

@@ -4,10 +4,12 @@ use super::case::Case;
 use crate::KvDtype;
 use crate::testing::{Random, bits, row_cpus};
 
-/// A case of bf16 keys of `dims.0` elements and values of `dims.1`.
+/// The types of keys and values that tiles multiply.
+const TYPES: [KvDtype; 3] = [KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int8];
+
+/// A case of keys of `dims.0` elements and values of `dims.1`.
 fn case(random: &mut Random, n: usize, heads: (usize, usize), dims: (usize, usize)) -> Case {
     let mut case = Case::new(random, n, heads, dims.0);
-    case.dtype = KvDtype::Bf16;
     case.value_dim = dims.1;
     case.v = random.normals(n * heads.1 * dims.1);
     case
@@ -29,8 +31,8 @@ fn tiles_of_every_height_and_width_have_the_bits_of_the_scalar_kernel() {
         let mut case = case(&mut random, n, heads, dims);
         case.window = window;
         case.sinks = Some(random.normals(heads.0));
-        for block_size in [16, 48] {
-            case.block_size = block_size;
+        for (dtype, block_size) in TYPES.into_iter().flat_map(|dtype| [(dtype, 16), (dtype, 48)]) {
+            (case.dtype, case.block_size) = (dtype, block_size);
             let expected = case.run(&cpus[0], n, 1);
             case.assert_close(&expected);
             let expected = bits(&expected);
@@ -52,10 +54,13 @@ fn weights_of_all_sizes_are_added_up_in_one_order() {
     let cpus = row_cpus();
     let mut case = case(&mut random, 600, (8, 1), (64, 64));
     case.q.iter_mut().for_each(|q| *q *= 6.0);
-    let expected = bits(&case.run(&cpus[0], 600, 1));
-    for cpu in &cpus {
-        let got = bits(&case.run(cpu, 600, 1));
-        assert!(got == expected, "{}", cpu.kernels.name);
+    for dtype in TYPES {
+        case.dtype = dtype;
+        let expected = bits(&case.run(&cpus[0], 600, 1));
+        for cpu in &cpus {
+            let got = bits(&case.run(cpu, 600, 1));
+            assert!(got == expected, "{}, {dtype}", cpu.kernels.name);
+        }
     }
 }
 
@@ -64,9 +69,10 @@ fn weights_of_all_sizes_are_added_up_in_one_order() {
 #[test]
 fn a_value_that_is_not_finite_reaches_only_the_rows_that_see_it() {
     let mut random = Random::new(91);
-    for (at, window) in [(5, None), (40, Some(20)), (255, None), (280, Some(64))] {
+    let places = [(5, None), (40, Some(20)), (255, None), (280, Some(64))];
+    for ((at, window), dtype) in places.into_iter().flat_map(|at| TYPES.map(|dtype| (at, dtype))) {
         let mut clean = case(&mut random, 300, (8, 1), (64, 64));
-        clean.window = window;
+        (clean.window, clean.dtype) = (window, dtype);
         let mut hurt = clean.clone();
         hurt.v[at * 64 + 7] = f32::INFINITY;
         hurt.v[at * 64 + 8] = f32::NAN;
@@ -75,10 +81,14 @@ fn a_value_that_is_not_finite_reaches_only_the_rows_that_see_it() {
             for row in 0..300 {
                 let sees = row >= at && window.is_none_or(|window| row < at + window);
                 for i in row * 8 * 64..(row + 1) * 8 * 64 {
-                    let what = format!("{}: row {row}, element {i}", cpu.kernels.name);
-                    match i % 64 {
-                        7 if sees => assert!(hurt[i] == f32::INFINITY, "{what}"),
-                        8 if sees => assert!(hurt[i].is_nan(), "{what}"),
+                    let what = format!("{}: {dtype}, row {row}, element {i}", cpu.kernels.name);
+                    match (i % 64, dtype) {
+                        (7, KvDtype::Bf16) if sees => assert!(hurt[i] == f32::INFINITY, "{what}"),
+                        // The largest number of fp8 stands for infinity.
+                        (7, KvDtype::Fp8) if sees => assert!(hurt[i].is_finite(), "{what}"),
+                        (8, _) if sees => assert!(hurt[i].is_nan(), "{what}"),
+                        // The elements of a value have one scale.
+                        (_, KvDtype::Int8) if sees => assert!(hurt[i].is_nan(), "{what}"),
                         _ => assert!(hurt[i].to_bits() == clean[i].to_bits(), "{what}"),
                     }
                 }
@@ -93,8 +103,10 @@ fn a_value_that_is_not_finite_reaches_only_the_rows_that_see_it() {
 fn tiny_queries_keys_and_values_have_the_same_bits_everywhere() {
     let mut random = Random::new(92);
     let cpus = row_cpus();
-    for exponent in [-149, -126, -100, -75, -51, -50, -49] {
+    let exponents = [-149, -126, -100, -75, -51, -50, -49, -44, -43];
+    for (exponent, dtype) in exponents.into_iter().flat_map(|e| TYPES.map(|dtype| (e, dtype))) {
         let mut case = case(&mut random, 150, (8, 1), (64, 64));
+        case.dtype = dtype;
         let factor = 2_f64.powi(exponent);
         for x in case.q.iter_mut().chain(&mut case.k).chain(&mut case.v) {
             *x = (f64::from(*x) * factor) as f32;
@@ -102,7 +114,7 @@ fn tiny_queries_keys_and_values_have_the_same_bits_everywhere() {
         let expected = bits(&case.run(&cpus[0], 150, 1));
         for cpu in &cpus {
             let got = bits(&case.run(cpu, 150, 1));
-            assert!(got == expected, "{}: 2^{exponent}", cpu.kernels.name);
+            assert!(got == expected, "{}: {dtype}, 2^{exponent}", cpu.kernels.name);
         }
     }
 }
