@@ -58,7 +58,7 @@ pub(super) const LINES: usize = 8;
 /// One chunk of one item.
 pub(super) struct Chunk<'a, T> {
     /// Queries `[n_flat, key_dim]`, flat rows being (row, head of the item); times the scale and
-    /// rounded to bf16, where keys are bf16.
+    /// rounded to bf16, where products are those of bf16.
     pub(super) q: &'a [f32],
     /// Heads of the item, which share the KV head.
     pub(super) group: usize,

@@ -15,19 +15,19 @@
 //!
 //! in blocks:   of each 32 terms the first 16 and the last 16 are summed from 0, of each pair
 //!              fma(a[i + 1], b[i + 1], sum), then fma(a[i], b[i], sum);  total += first + last
-//! bf16:        q[d] = bf16(scale · q[d]) and then no scale; e[t] = bf16(exp(..)), before z
+//! bf16, fp8:   q[d] = bf16(scale · q[d]) and then no scale; e[t] = bf16(exp(..)), before z
+//! int8:        q[d] as for bf16; s[t] = (Σ_d q[d] k[t][d]) · key scale[t];
+//!              o[d] = Σ bf16(e[t] · value scale[t]) v[t][d]
 //! ```
 //!
-//! **Products of bf16.** Where keys and values are bf16, queries and weights are rounded to bf16 as
-//! well, so that tile registers multiply them (`tiles.rs`); the other kernels multiply the same
-//! numbers as floats, in the order that tiles have. A factor is 0 or at least 2⁻⁵⁰ in magnitude:
-//! no sum is then subnormal, which tiles would take for 0 and floats would not. Rounding a query
-//! or a weight errs by as much as the rounding of each key and value does
-//! (`docs/performance-machines.md` has the cost). The weights are summed after they are rounded, so
-//! their quotients add up to 1.
-//!
-//! int8 keys and values have a scale per token: `scale · (Σ_d q[d] k[t][d] · key scale[t])`, the
-//! inner product first, and `(e[t] · value scale[t]) v[t][d]`.
+//! **Products of bf16.** Where keys and values are bf16, or fp8 or int8, whose numbers bf16 has as
+//! well, queries and weights are rounded to bf16, so that tile registers multiply them (`tiles.rs`);
+//! the other kernels multiply the same numbers as floats, in the order that tiles have. A factor is 0
+//! or at least 2⁻⁵⁰ in magnitude, also a scale of int8: no sum is then subnormal, which tiles would
+//! take for 0 and floats would not. Rounding a query or a weight errs by as much as the rounding of
+//! each key and value does, or by less (`docs/performance-machines.md` has the cost). Weights without
+//! scales are summed after they are rounded, so that their quotients add up to 1; those with scales
+//! are summed before.
 //!
 //! **Canonical order.** A chunk is computed on its own, by the positions of its keys alone, and
 //! chunks merge in ascending order. The bits do not depend on the other rows of a call, on how a
@@ -92,7 +92,8 @@
 //! visible key (a window of 0) gives zeros, and so does a row whose scores are all `-inf`.
 //!
 //! Tried and dropped: sums in ascending order with unrounded weights for bf16 (as for f32; tiles
-//! have another order); a running maximum across chunks (one pass less, but the bits then depend on
+//! have another order); weights of int8 rounded twice, before their scales and after (half a unit
+//! more of error, for no time); a running maximum across chunks (one pass less, but the bits then depend on
 //! the cut); scores of masked positions as `-inf` in the value sum (0 · inf of a later row's value
 //! is NaN: masked positions are not touched at all); trees as a mask over cache positions (the
 //! masked ones shift the lanes and chunks of those behind, and with them the bits).

@@ -7,9 +7,9 @@
 //!     for each half: part[r][g] = 0, then for each pair
 //!         part[r][g] = fma(q[r][d + 1], k[g][d + 1], part[r][g]), and the same with d
 //!     acc[r][g] += part of the first half + part of the last
-//! score = acc · scale                            f32, f16, fp8
-//! score = acc                                    bf16, whose queries have the scale
-//! score = (acc · key scale[token]) · scale       int8
+//! score = acc · scale                            f32, f16
+//! score = acc                                    bf16, fp8; their queries have the scale
+//! score = acc · key scale[token]                 int8; its queries have the scale
 //! ```
 //! with a slope:                           score = fma(slope, t - p, score)      t, p: positions
 //!

@@ -1,4 +1,4 @@
-//! Chunks of bf16 keys and values on tile registers (Intel AMX).
+//! Chunks of bf16, fp8 and int8 keys and values on tile registers (Intel AMX).
 //!
 //! ```text
 //! for each 32 flat rows:
@@ -13,7 +13,10 @@
 //! row j of B     .0 of column or element n: term j ^ 1, .1: term 16 + (j ^ 1)      of its 32 terms
 //! ```
 //!
-//! The first 32 flat rows put keys and values in the order of B, just before they are multiplied.
+//! The first 32 flat rows put keys and values in the order of B, just before they are multiplied; fp8
+//! and int8 become bf16 by it. Scores of int8 are multiplied by the scales of their keys before they
+//! become weights, and weights by the scales of their values: attention takes 1.3 times as long as
+//! that of bf16 (4,096 tokens of prompt).
 //!
 //! A product adds up its even terms and its odd ones apart, then their sum to the result
 //! ([`crate::simd::tiles`]). With the terms in these places, that is the canonical order, and the
@@ -21,7 +24,7 @@
 //!
 //! Columns that a row does not see have the weight 0, and their values are multiplied with it. That
 //! leaves the bits as they are: sums begin at +0, and no product is so small that it rounds to -0,
-//! because bf16 factors are 0 or at least 2⁻⁵⁰. An infinite or NaN value of a column that
+//! because bf16 factors are 0 or at least 2⁻⁵⁰, and weights with scales 2⁻⁹⁹. An infinite or NaN value of a column that
 //! some row does not see would reach it; a chunk with such a value is computed without tiles.
 //!
 //! Per 32 flat rows, 256 columns and 64 elements: 64 + 64 products of 16 cycles, and 512

@@ -4,7 +4,7 @@
 //! value        [token][value_dim]        -> 16 elements per fused multiply-add and flat row
 //!
 //! w[t] = e[t]                                                      f32 .. fp8
-//! w[t] = e[t] · value scale[t]                                          int8
+//! w[t] = bf16(e[t] · value scale[t])                                    int8
 //!
 //! for 4 flat rows x 64 elements at a time, over the blocks of 32 columns of the chunk:
 //!     for each half of 16 columns: part = 0, then for each of its 8 pairs

@@ -6,7 +6,7 @@
 //! f16, fp8         nearest, ties to even           4 bytes read, 2 or 1 written per element
 //! int8             largest = max |x|               (on the bits: exact in any order, NaN > inf)
 //!                  largest not finite -> scale = NaN, values 0        rows that attend become NaN
-//!                  largest < 1e-30    -> scale = 0,   values 0        (127 / largest overflows)
+//!                  scale below 2⁻⁵⁰   -> scale = 0,   values 0        as for bf16
 //!                  otherwise          -> scale = largest / 127
 //!                                        value = round(x · (127 / largest))       in -127..=127
 //! ```

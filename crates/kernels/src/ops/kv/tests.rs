@@ -70,7 +70,7 @@ pub(crate) fn rounded(dtype: KvDtype, head: &[f32]) -> Vec<f32> {
         KvDtype::F16 => f16::from_f32(x).to_f32(),
         KvDtype::Fp8 => fp8_to_f32(fp8_from_f32(x)),
         KvDtype::Int8 if head.iter().any(|x| !x.is_finite()) => f32::NAN,
-        KvDtype::Int8 if largest < 1e-30 => 0.0,
+        KvDtype::Int8 if largest < 127.0 * 2_f32.powi(-50) => 0.0,
         // An integer has one zero.
         KvDtype::Int8 => ((x * (127.0 / largest)).round_ties_even() + 0.0) * (largest / 127.0),
     };
