@@ -242,6 +242,18 @@ impl<'a, T: KvElement> Chunk<'a, T> {
         }
     }
 
+    /// Prefetches the scales of the coming values of the column of `position`, where the type has
+    /// any.
+    #[inline(always)]
+    pub(super) fn prefetch_coming_value_scales<S: Simd>(&self, s: S, position: usize) {
+        if T::HAS_SCALES
+            && let Some(coming) = &self.coming
+            && let Some(element) = coming.value_scales(self.shape, position - self.start)
+        {
+            self.prefetch(s, element);
+        }
+    }
+
     /// Prefetches the line of an element of the pages.
     #[inline(always)]
     fn prefetch<S: Simd>(&self, s: S, element: usize) {

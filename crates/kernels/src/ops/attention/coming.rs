@@ -66,6 +66,13 @@ impl Coming<'_> {
         Some(shape.key_scales(block, self.kv_head, place..place).start)
     }
 
+    /// First element of the scales of the values of `column`; `None` as for the keys.
+    #[inline(always)]
+    pub(super) fn value_scales(&self, shape: &KvShape, column: usize) -> Option<usize> {
+        let (block, place) = self.place(shape, column)?;
+        Some(shape.value_scales(block, self.kv_head, place..place).start)
+    }
+
     /// Block of the cache that holds `column`, and its place in there.
     #[inline(always)]
     fn place(&self, shape: &KvShape, column: usize) -> Option<(usize, usize)> {
@@ -100,6 +107,9 @@ mod tests {
         assert_eq!(coming.key_scales(&shape, 0), scales(0, 0));
         assert_eq!(coming.key_scales(&shape, 48), scales(1, 16));
         assert_eq!(coming.key_scales(&shape, 58), None, "not in the sequence");
+        let scales = |block, place| Some(shape.value_scales(block, 1, place..place).start);
+        assert_eq!(coming.value_scales(&shape, 48), scales(1, 16));
+        assert_eq!(coming.value_scales(&shape, 58), None, "not in the sequence");
     }
 
     #[test]

@@ -384,11 +384,17 @@ impl<'a, T: Tiled> Products<'a, T> {
     /// Puts the keys of 32 columns in order.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
     fn arrange_keys(&mut self, at: usize) {
+        // SAFETY: this function has the features.
+        let s = unsafe { Avx512::assume() };
         let (chunk, n_blocks) = (self.chunk, self.chunk.shape.key_dim / BLOCK);
         let keys = &mut self.memory.keys[at * n_blocks..(at + 1) * n_blocks];
         let columns = self.columns.start + at * PAIR..self.columns.end;
         for (at, column) in columns.step_by(LANES).take(2).enumerate() {
-            let group = chunk.key_group(chunk.start + column);
+            let position = chunk.start + column;
+            let group = chunk.key_group(position);
+            // They are gathered at the beginning of a chunk.
+            chunk.prefetch_coming_scales(s, position);
+            chunk.prefetch_coming_value_scales(s, position);
             arrange_keys(&group, chunk.after_keys(&group), at, keys);
         }
     }
