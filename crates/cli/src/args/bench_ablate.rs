@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::workload::WorkloadArgs;
 use crate::failure::{Failure, Result};
-use crate::flags::{Chosen, ModelArgs, set_key};
+use crate::flags::{Chosen, ModelArgs, set_key, table};
 
 pub(super) const ABLATE_HELP_END: &str = "\
 Examples:
@@ -77,8 +77,16 @@ impl BenchAblateArgs {
     ///
     /// # Errors
     ///
-    /// A technique that is no setting, and settings that contradict each other.
+    /// A technique that is no setting of a model, and settings that contradict each other.
     pub(crate) fn chosen(&self, techniques: &[String]) -> Result<Chosen> {
+        let keys = techniques.iter().filter_map(|technique| technique.split_once('='));
+        let is_of_server =
+            |key: &str| table().any(|flag| flag.key() == key && !flag.concerns_models());
+        if let Some((key, value)) = keys.into_iter().find(|(key, _)| is_of_server(key.trim())) {
+            let why = format!("`{}` is a setting of a server", key.trim());
+            return Err(Failure::new(format!("`--technique {key}={value}`: {why}"))
+                .hint("expected a setting that changes how a model is loaded and run"));
+        }
         plain_with(self.model.chosen(), techniques)
     }
 }

@@ -40,7 +40,7 @@ use std::sync::LazyLock;
 
 use place::Place;
 
-/// Sets the choice with this key of the YAML file, which is one of a model and none of a server.
+/// Sets the choice with this key of the YAML file.
 ///
 /// # Errors
 ///
@@ -48,10 +48,6 @@ use place::Place;
 pub(crate) fn set_key(chosen: &mut Chosen, key: &str, value: &str) -> Result<(), String> {
     let flag = table().find(|flag| flag.key() == key);
     let flag = flag.ok_or_else(|| format!("there is no setting `{key}`"))?;
-    if !flag.concerns_models() {
-        let expected = "expected one that changes how a model is loaded and run";
-        return Err(format!("`{key}` is a setting of a server; {expected}"));
-    }
     let value = flag.kind.parse(value)?;
     flag.set(chosen, &value);
     Ok(())

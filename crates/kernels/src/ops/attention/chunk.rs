@@ -234,21 +234,25 @@ impl<'a, T: KvElement> Chunk<'a, T> {
     /// any.
     #[inline(always)]
     pub(super) fn prefetch_coming_scales<S: Simd>(&self, s: S, position: usize) {
-        if T::HAS_SCALES
-            && let Some(coming) = &self.coming
-            && let Some(element) = coming.key_scales(self.shape, position - self.start)
-        {
-            self.prefetch(s, element);
-        }
+        self.prefetch_coming(s, position, Coming::key_scales);
     }
 
-    /// Prefetches the scales of the coming values of the column of `position`, where the type has
-    /// any.
+    /// Prefetches the scales of the coming values, likewise.
     #[inline(always)]
     pub(super) fn prefetch_coming_value_scales<S: Simd>(&self, s: S, position: usize) {
+        self.prefetch_coming(s, position, Coming::value_scales);
+    }
+
+    #[inline(always)]
+    fn prefetch_coming<S: Simd>(
+        &self,
+        s: S,
+        position: usize,
+        find: fn(&Coming<'a>, &KvShape, usize) -> Option<usize>,
+    ) {
         if T::HAS_SCALES
             && let Some(coming) = &self.coming
-            && let Some(element) = coming.value_scales(self.shape, position - self.start)
+            && let Some(element) = find(coming, self.shape, position - self.start)
         {
             self.prefetch(s, element);
         }

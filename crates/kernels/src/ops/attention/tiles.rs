@@ -114,12 +114,22 @@ pub(super) trait Tiled: KvElement {
     /// The vector kernel, for chunks that tiles do not compute.
     const VECTORS: unsafe fn(&Chunk<'_, Self>, &mut [f32], &mut State<'_>);
 
-    /// Element `n` of `low` and of `high` to places `2 n` and `2 n + 1`, as bf16.
+    /// Element `n` of `low` and of `high` to places `2 n` and `2 n + 1`, as bf16; by way of floats,
+    /// whose lower halves are zero.
     ///
     /// # Safety
     ///
     /// This CPU has the features of [`chunk`].
-    unsafe fn interleave(low: &[Self; LANES], high: &[Self; LANES], row: &mut [u8; ROW_BYTES]);
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+    unsafe fn interleave(low: &[Self; LANES], high: &[Self; LANES], row: &mut [u8; ROW_BYTES]) {
+        // SAFETY: this function has the features.
+        let s = unsafe { Avx512::assume() };
+        let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(Self::load(s, low)));
+        let both = _mm512_or_si512(low, _mm512_castps_si512(Self::load(s, high)));
+        // SAFETY: a row is 64 bytes.
+        unsafe { _mm512_storeu_si512(row.as_mut_ptr().cast(), both) };
+    }
 
     /// Whether all of them are finite.
     fn are_finite(values: &[Self]) -> bool;
@@ -163,12 +173,6 @@ impl Tiled for u8 {
     const ZEROS: &'static [Self; LANES] = &[0; LANES];
     const VECTORS: unsafe fn(&Chunk<'_, Self>, &mut [f32], &mut State<'_>) = fp8_shells::avx512;
 
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-    unsafe fn interleave(low: &[Self; LANES], high: &[Self; LANES], row: &mut [u8; ROW_BYTES]) {
-        widen(low, high, row);
-    }
-
     #[inline(always)]
     fn are_finite(values: &[Self]) -> bool {
         // There is no infinity.
@@ -182,29 +186,11 @@ impl Tiled for i8 {
     const ZEROS: &'static [Self; LANES] = &[0; LANES];
     const VECTORS: unsafe fn(&Chunk<'_, Self>, &mut [f32], &mut State<'_>) = int8_shells::avx512;
 
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-    unsafe fn interleave(low: &[Self; LANES], high: &[Self; LANES], row: &mut [u8; ROW_BYTES]) {
-        widen(low, high, row);
-    }
-
     /// The scale of a value may be infinite or NaN; it multiplies the weights of rows that see it.
     #[inline(always)]
     fn are_finite(_: &[Self]) -> bool {
         true
     }
-}
-
-/// [`Tiled::interleave`] by floats, whose lower halves are zero.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-fn widen<T: KvElement>(low: &[T; LANES], high: &[T; LANES], row: &mut [u8; ROW_BYTES]) {
-    // SAFETY: this function has the features.
-    let s = unsafe { Avx512::assume() };
-    let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(T::load(s, low)));
-    let both = _mm512_or_si512(low, _mm512_castps_si512(T::load(s, high)));
-    // SAFETY: a row is 64 bytes.
-    unsafe { _mm512_storeu_si512(row.as_mut_ptr().cast(), both) };
 }
 
 /// Whether tiles compute this chunk.
