@@ -164,9 +164,7 @@ pelton serve --max-body 0
 pelton serve --files files --max-file 0
 
 # Settings that are only checked
-pelton serve --check-config -m ./nothing
 pelton serve --check-config --config twice.yaml
-pelton serve --check-config --config lost.yaml
 pelton serve --check-config --tls-cert nothing.pem --tls-key nothing.pem
 pelton serve --check-config --tls-cert README.md
 pelton serve --check-config --otlp-endpoint nonsense
@@ -204,7 +202,6 @@ fn workplace() -> tempfile::TempDir {
         "twice.yaml",
         b"models:\n  - {model: story, name: a}\n  - {model: story, aliases: [a]}\n",
     );
-    write("lost.yaml", b"models:\n  - {model: story}\n  - {model: ./nothing, name: b}\n");
     write("parser.yaml", b"port: 1\nreasoning_parser: thinks\n");
     std::fs::create_dir(at("bert")).expect("a folder");
     let bert = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/encoders/bert");

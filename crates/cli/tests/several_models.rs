@@ -91,6 +91,18 @@ degrade:
     }
 }
 
+#[test]
+fn a_model_that_is_not_here_yet_is_mentioned_when_settings_are_checked() {
+    let (_folder, path) = config("models: [{model: story}, {model: ./nothing, name: b}]");
+    let checked = run(&["serve", "--config", &path, "--check-config"]);
+    checked.assert_answered();
+    let notes: Vec<&str> = checked.stderr.lines().collect();
+    assert!(
+        matches!(notes[..], [note] if note.starts_with("note: no model `./nothing`")),
+        "{notes:?}"
+    );
+}
+
 /// Steps of each engine so far.
 fn steps(server: &Server) -> [u64; 2] {
     let metrics = server.get("/metrics", "host: localhost\r\n");

@@ -69,17 +69,17 @@ pub(crate) fn serve(args: ServeArgs) -> Result<()> {
 }
 
 /// Finds out what would end the server at its start and can be seen without a model, an address and
-/// the network: `--check-config` may run beside the server, and before its models are downloaded.
+/// the network: `--check-config` may run beside the server, and before its models are downloaded or
+/// converted, so that a model that is not here is only mentioned.
 fn check(settings: &Settings) -> Result<()> {
     otlp(settings.chosen.otlp_endpoint.as_deref())?;
     settings.chosen.serve.check_certificate()?;
-    settings.models.iter().try_for_each(|choice| {
-        let found = crate::model::reference(Some(&choice.chosen.model)).map(drop);
-        match settings.models.len() {
-            1 => found,
-            _ => found.map_err(|failure| failure.at(&format!("model `{}`", choice.name))),
+    for choice in &settings.models {
+        if let Err(failure) = crate::model::reference(Some(&choice.chosen.model)) {
+            eprintln!("note: {}", from_files::said(&failure));
         }
-    })
+    }
+    Ok(())
 }
 
 /// The collector of traces, by the flag and by OpenTelemetry's variables.
