@@ -11,8 +11,18 @@ use crate::model;
 use crate::sandbox::Sandbox;
 
 /// Settings of a model that makes vectors.
-const OF_VECTORS: [&str; 7] =
-    ["model", "threads", "compute", "quantize", "max-context", "packed-cache", "served-name"];
+const OF_VECTORS: [&str; 10] = [
+    "model",
+    "threads",
+    "compute",
+    "quantize",
+    "max-context",
+    "packed-cache",
+    "served-name",
+    "embeddings",
+    "pooling",
+    "normalize",
+];
 
 /// The choices of a command. The default is what a command does without flags.
 #[derive(Clone, Debug)]
@@ -175,9 +185,19 @@ mod tests {
     fn only_settings_that_vectors_have_no_use_for_are_named() {
         let mut chosen = Chosen::default().resolve().expect("they agree");
         assert_eq!(chosen.keys_of_text(), Vec::<String>::new());
-        for (key, value) in [("max_context", "64"), ("threads", "2"), ("compute", "f32")] {
+        let of_vectors = [
+            ("max_context", "64"),
+            ("threads", "2"),
+            ("compute", "f32"),
+            ("pooling", "mean"),
+            ("normalize", "false"),
+            ("embeddings", "true"),
+        ];
+        for (key, value) in of_vectors {
             set_key(&mut chosen, key, value).expect("a setting");
         }
+        let chosen_again = chosen.clone().resolve().expect("they agree");
+        assert_eq!(chosen_again.keys_of_text(), Vec::<String>::new());
         assert_eq!(chosen.keys_of_text(), Vec::<String>::new());
         for (key, value) in [("tool_parser", "hermes"), ("policy", "fair"), ("kv_memory", "1MiB")] {
             set_key(&mut chosen, key, value).expect("a setting");
