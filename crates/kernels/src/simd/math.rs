@@ -93,7 +93,8 @@ pub(crate) fn exp_bf16<S: Simd>(s: S, x: S::F) -> S::F {
     s.scale_normal(s.sub(p, s.splat(ROUND_BF16 * LESS)), power)
 }
 
-/// `eˣ` for `x <= 0` with a relative error below 6e-6, which is little beside that of a bf16; never below 2⁻⁴⁹.
+/// `eˣ` for `x <= 0` with a relative error below 6e-6, which is little beside that of a bf16; never
+/// below 2⁻⁴⁹.
 #[inline(always)]
 pub(crate) fn exp_near_bf16<S: Simd>(s: S, x: S::F) -> S::F {
     let (p, power) = power_of_2(s, x, 1.0);

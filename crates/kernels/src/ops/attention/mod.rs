@@ -92,10 +92,10 @@
 //! visible key (a window of 0) gives zeros, and so does a row whose scores are all `-inf`.
 //!
 //! Tried and dropped: sums in ascending order with unrounded weights for bf16 (as for f32; tiles
-//! have another order); weights of int8 rounded twice, before their scales and after (half a unit
-//! more of error, for no time); a running maximum across chunks (one pass less, but the bits then depend on
-//! the cut); scores of masked positions as `-inf` in the value sum (0 · inf of a later row's value
-//! is NaN: masked positions are not touched at all); trees as a mask over cache positions (the
+//! have another order); weights of int8 rounded twice, before their scales and after (more error); a
+//! running maximum across chunks (one pass less, but the bits then depend on the cut); scores of
+//! masked positions as `-inf` in the value sum (0 · inf of a later row's value is NaN: masked
+//! positions are not touched at all); trees as a mask over cache positions (the
 //! masked ones shift the lanes and chunks of those behind, and with them the bits).
 //!
 //! # Paper

@@ -24,8 +24,9 @@
 //!
 //! Columns that a row does not see have the weight 0, and their values are multiplied with it. That
 //! leaves the bits as they are: sums begin at +0, and no product is so small that it rounds to -0,
-//! because bf16 factors are 0 or at least 2⁻⁵⁰, and weights with scales 2⁻⁹⁹. An infinite or NaN value of a column that
-//! some row does not see would reach it; a chunk with such a value is computed without tiles.
+//! because bf16 factors are 0 or at least 2⁻⁵⁰, and weights with scales 2⁻⁹⁹. An infinite or NaN
+//! value of a column that some row does not see would reach it; a chunk with such a value is
+//! computed without tiles.
 //!
 //! Per 32 flat rows, 256 columns and 64 elements: 64 + 64 products of 16 cycles, and 512
 //! exponentials of sixteen lanes, of 7 cycles with their place in A. Per chunk, two times 512 rows
