@@ -56,29 +56,34 @@
 //! multiplied as soon as they are in order (10 % slower: tiles wait for rows that were just
 //! written); scaled scores instead of scaled queries (a pass over all of them, 4 %).
 
+mod order;
+mod products;
+
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use half::bf16;
-
-use super::chunk::{Chunk, LINES, SCORE_LINE, bf16_shells, fp8_shells, int8_shells, largest};
+use super::chunk::{Chunk, LINES, SCORE_LINE, largest};
 use super::merge::State;
-use super::score::KeyGroup;
 use super::softmax::{BeforeScales, Rounded, Weights};
 use super::weigh::{HALF_BF16, scaled};
 use super::{BLOCK, CHUNK, HALF};
-use crate::ops::kv::KvElement;
 use crate::simd::math::{exp_bf16, exp_near_bf16};
-use crate::simd::tiles::{Form, ROW_BYTES, ROWS, Stored, TILE_BYTES, Tiles};
+use crate::simd::tiles::{ROWS, Stored};
 use crate::simd::{Avx512, LANES, Simd};
+pub(super) use order::Tiled;
+use order::{Values, arrange_halves, arrange_in_place, arrange_keys, arrange_row};
+use products::{Forms, Rows};
 
 /// Most flat rows of an item.
 pub(super) const FLAT_ROWS: usize = 512;
+
 /// Flat rows that are multiplied together, and columns or elements.
 const PAIR: usize = 2 * ROWS;
+
 /// Fewest flat rows for which tiles are faster than vectors.
 const FEWEST_ROWS: usize = 6;
+
 /// Blocks of columns of a chunk.
 const MOST_BLOCKS: usize = CHUNK / BLOCK;
 
@@ -105,93 +110,6 @@ impl Scratch {
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch::EMPTY) };
-}
-
-/// An element type that tiles multiply: each of its numbers is one of bf16.
-pub(super) trait Tiled: KvElement {
-    /// Sixteen zeros, for values that do not exist.
-    const ZEROS: &'static [Self; LANES];
-
-    /// The vector kernel, for chunks that tiles do not compute.
-    const VECTORS: unsafe fn(&Chunk<'_, Self>, &mut [f32], &mut State<'_>);
-
-    /// Element `n` of `low` and of `high` to places `2 n` and `2 n + 1`, as bf16; by way of floats,
-    /// whose lower halves are zero.
-    ///
-    /// # Safety
-    ///
-    /// This CPU has the features of [`chunk`].
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-    unsafe fn interleave(low: &[Self; LANES], high: &[Self; LANES], row: &mut [u8; ROW_BYTES]) {
-        // SAFETY: this function has the features.
-        let s = unsafe { Avx512::assume() };
-        let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(Self::load(s, low)));
-        let both = _mm512_or_si512(low, _mm512_castps_si512(Self::load(s, high)));
-        // SAFETY: a row is 64 bytes.
-        unsafe { _mm512_storeu_si512(row.as_mut_ptr().cast(), both) };
-    }
-
-    /// Whether all of them are finite.
-    fn are_finite(values: &[Self]) -> bool;
-}
-
-impl Tiled for bf16 {
-    const ZEROS: &'static [Self; LANES] = &[Self::ZERO; LANES];
-    const VECTORS: unsafe fn(&Chunk<'_, Self>, &mut [f32], &mut State<'_>) = bf16_shells::avx512;
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-    unsafe fn interleave(low: &[Self; LANES], high: &[Self; LANES], row: &mut [u8; ROW_BYTES]) {
-        const FROM: [u16; 2 * LANES] = {
-            let mut from = [0; 2 * LANES];
-            let mut place = 0;
-            while place < from.len() {
-                from[place] = (place / 2 + place % 2 * LANES) as u16;
-                place += 1;
-            }
-            from
-        };
-        // SAFETY: both are 32 bytes, the row and the places are 64.
-        unsafe {
-            let low = _mm512_castsi256_si512(_mm256_loadu_si256(low.as_ptr().cast()));
-            let both = _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(high.as_ptr().cast()));
-            let from = _mm512_loadu_si512(FROM.as_ptr().cast());
-            _mm512_storeu_si512(row.as_mut_ptr().cast(), _mm512_permutexvar_epi16(from, both));
-        }
-    }
-
-    #[inline(always)]
-    fn are_finite(values: &[Self]) -> bool {
-        // The compiler widens these loops: no early return within a block.
-        let is_finite = |x: &Self| x.to_bits() & 0x7f80 != 0x7f80;
-        values.chunks(CHUNK).all(|values| values.iter().fold(true, |all, x| all & is_finite(x)))
-    }
-}
-
-/// fp8, by its bits.
-impl Tiled for u8 {
-    const ZEROS: &'static [Self; LANES] = &[0; LANES];
-    const VECTORS: unsafe fn(&Chunk<'_, Self>, &mut [f32], &mut State<'_>) = fp8_shells::avx512;
-
-    #[inline(always)]
-    fn are_finite(values: &[Self]) -> bool {
-        // There is no infinity.
-        values
-            .chunks(CHUNK)
-            .all(|values| values.iter().fold(true, |all, x| all & (x & 0x7f != 0x7f)))
-    }
-}
-
-impl Tiled for i8 {
-    const ZEROS: &'static [Self; LANES] = &[0; LANES];
-    const VECTORS: unsafe fn(&Chunk<'_, Self>, &mut [f32], &mut State<'_>) = int8_shells::avx512;
-
-    /// The scale of a value may be infinite or NaN; it multiplies the weights of rows that see it.
-    #[inline(always)]
-    fn are_finite(_: &[Self]) -> bool {
-        true
-    }
 }
 
 /// Whether tiles compute this chunk.
@@ -224,7 +142,7 @@ pub(super) unsafe fn chunk<T: Tiled>(
     SCRATCH.with_borrow_mut(|memory| {
         let n_flat = n_flat.min(PAIR);
         // SAFETY: the caller vouches for tiles; none are alive in this thread.
-        let tiles = Forms { tiles: unsafe { Tiles::of(form(n_flat)) }, n_flat };
+        let tiles = unsafe { Forms::new(n_flat) };
         Products::new(chunk, low..high, tiles, memory).all(scratch, out);
     });
 }
@@ -249,52 +167,6 @@ fn unseen_are_finite<T: Tiled>(chunk: &Chunk<'_, T>, columns: Range<usize>) -> b
 /// Blocks that hold these columns.
 fn blocks(columns: &Range<usize>) -> Range<usize> {
     columns.start / BLOCK..columns.end.div_ceil(BLOCK)
-}
-
-/// Tiles 0 to 7: sums of the first 16 of these flat rows, sums of the others, rows of both,
-/// columns.
-fn form(n_flat: usize) -> Form {
-    let (first, others) = (n_flat.min(ROWS), n_flat.saturating_sub(ROWS));
-    let rows = [first, first, others, others, first, others, ROWS, ROWS];
-    Form::new(rows.map(|n_rows| (n_rows, ROW_BYTES)))
-}
-
-/// The forms of tiles for a number of flat rows, 32 at a time.
-struct Forms {
-    tiles: Tiles,
-    /// Flat rows of the present form.
-    n_flat: usize,
-}
-
-impl Forms {
-    /// Sets as many lines as there are rows, which lie `stride` floats apart from `to` on, to the
-    /// products of the rows and of 16 columns, or of 32 if `has_second`.
-    ///
-    /// # Safety
-    ///
-    /// The rows have a block for each of the columns, and the lines can be written.
-    #[target_feature(enable = "avx512f")]
-    unsafe fn multiply(
-        &mut self,
-        rows: Rows,
-        columns: &[[Stored; 2]],
-        to: *mut f32,
-        stride: usize,
-        has_second: bool,
-    ) {
-        if rows.n != self.n_flat {
-            self.tiles.set(form(rows.n));
-            self.n_flat = rows.n;
-        }
-        // SAFETY: the tiles have the form; the caller vouches for the rows and the lines.
-        unsafe {
-            if rows.n > ROWS {
-                product::<true>(&mut self.tiles, rows, columns, to, stride, has_second);
-            } else {
-                product::<false>(&mut self.tiles, rows, columns, to, stride, has_second);
-            }
-        }
-    }
 }
 
 /// The products of a chunk.
@@ -486,117 +358,6 @@ impl<'a, T: Tiled> Products<'a, T> {
     }
 }
 
-/// Up to 32 rows in the order of tiles.
-#[derive(Clone, Copy)]
-struct Rows {
-    /// Number of rows.
-    n: usize,
-    /// Block 0 of row 0.
-    first: *const u8,
-    /// Bytes from a row to the next.
-    stride: usize,
-    /// Bytes from a block to the next.
-    to_block: usize,
-    /// Bytes from row 0 to row 16.
-    to_second: usize,
-}
-
-impl Rows {
-    /// `n` rows in tiles of their own.
-    fn in_tiles(n: usize, tiles: &[[Stored; 2]]) -> Self {
-        let (first, to_block) = (tiles.as_ptr().cast(), 2 * TILE_BYTES);
-        Self { n, first, stride: ROW_BYTES, to_block, to_second: TILE_BYTES }
-    }
-
-    /// `n` rows in lines of scores.
-    fn in_lines(n: usize, lines: &[f32]) -> Self {
-        let (first, stride) = (lines.as_ptr().cast(), SCORE_LINE * size_of::<f32>());
-        Self { n, first, stride, to_block: ROW_BYTES, to_second: ROWS * stride }
-    }
-}
-
-/// `C[i][j] += A[i] B[j]`, where `BOTH` says whether there are rows of the second half.
-///
-/// # Safety
-///
-/// The tiles have the form of as many rows, and the block at `a.first` can be read.
-#[inline(always)]
-unsafe fn add<const BOTH: bool>(tiles: &mut Tiles, a: Rows, b: &[Stored; 2]) {
-    // SAFETY: operands are whole tiles.
-    unsafe {
-        tiles.load::<4>(a.first, a.stride);
-        tiles.load_once::<6>(b[0].0.as_ptr(), ROW_BYTES);
-        tiles.dot_bf16::<0, 4, 6>();
-        tiles.load_once::<7>(b[1].0.as_ptr(), ROW_BYTES);
-        tiles.dot_bf16::<1, 4, 7>();
-        if BOTH {
-            tiles.load::<5>(a.first.wrapping_add(a.to_second), a.stride);
-            tiles.dot_bf16::<2, 5, 6>();
-            tiles.dot_bf16::<3, 5, 7>();
-        }
-    }
-}
-
-/// [`Forms::multiply`] for a form that is set.
-///
-/// # Safety
-///
-/// As there, and the tiles have the form of as many rows.
-#[inline(always)]
-unsafe fn product<const BOTH: bool>(
-    tiles: &mut Tiles,
-    mut rows: Rows,
-    columns: &[[Stored; 2]],
-    to: *mut f32,
-    stride: usize,
-    has_second: bool,
-) {
-    clear::<BOTH>(tiles);
-    // SAFETY: the caller vouches for the rows and the lines.
-    unsafe {
-        for columns in columns {
-            add::<BOTH>(tiles, rows, columns);
-            rows.first = rows.first.wrapping_add(rows.to_block);
-        }
-        store::<BOTH>(tiles, to, stride, has_second);
-    }
-}
-
-/// Sets the sums to zero.
-#[inline(always)]
-fn clear<const BOTH: bool>(tiles: &mut Tiles) {
-    tiles.zero::<0>();
-    tiles.zero::<1>();
-    if BOTH {
-        tiles.zero::<2>();
-        tiles.zero::<3>();
-    }
-}
-
-/// Writes the sums: of the first columns to `to`, of the others sixteen floats after them, where
-/// there are any; flat rows lie `stride` floats apart.
-///
-/// # Safety
-///
-/// This memory can be written.
-#[inline(always)]
-unsafe fn store<const BOTH: bool>(tiles: &Tiles, to: *mut f32, stride: usize, has_second: bool) {
-    // SAFETY: the caller vouches for the memory.
-    unsafe {
-        tiles.store::<0>(to.cast(), stride * 4);
-        if has_second {
-            tiles.store::<1>(to.add(LANES).cast(), stride * 4);
-        }
-        if BOTH {
-            let to = to.add(ROWS * stride);
-            tiles.store::<2>(to.cast(), stride * 4);
-            if has_second {
-                tiles.store::<3>(to.add(LANES).cast(), stride * 4);
-            }
-        }
-    }
-}
-
 /// Makes room for `n` pairs of tiles.
 fn grow(memory: &mut Vec<[Stored; 2]>, n: usize) {
     if memory.len() < n {
@@ -627,139 +388,6 @@ fn scale_scores(scales: &[f32], scores: &mut [f32]) {
     for (score, scale) in scores.iter_mut().zip(scales) {
         *score *= scale;
     }
-}
-
-/// The values of the columns of one block, as far as they exist.
-#[derive(Clone, Copy)]
-struct Values<'a, T> {
-    /// Each `[16 columns][padded]`; empty where the sequence has ended.
-    halves: [&'a [T]; 2],
-    padded: usize,
-    /// Bytes from the values of each half to what is read for their columns next.
-    to_coming: [usize; 2],
-}
-
-impl<'a, T: Tiled> Values<'a, T> {
-    const NONE: Self = Self { halves: [&[]; 2], padded: 0, to_coming: [0; 2] };
-
-    fn of(chunk: &Chunk<'a, T>, block: usize) -> Self {
-        let position = chunk.start + block * BLOCK;
-        let half = |position: usize| -> &'a [T] {
-            if position < chunk.seq_end {
-                chunk.values(position, position + HALF).0.as_flattened()
-            } else {
-                &[]
-            }
-        };
-        let halves = [half(position), half(position + HALF)];
-        let to_coming = |half: usize| match halves[half] {
-            [] => 0,
-            values => chunk.to_coming(values.as_ptr().cast(), position + half * HALF),
-        };
-        let to_coming = [to_coming(0), to_coming(1)];
-        Self { halves, padded: chunk.shape.padded_dim(), to_coming }
-    }
-
-    #[inline(always)]
-    fn are_finite(&self) -> bool {
-        self.halves.iter().all(|half| T::are_finite(half))
-    }
-
-    /// Puts sixteen elements from `first` on in the order of tiles.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-    fn arrange(&self, first: usize, out: &mut Stored) {
-        let line = |half: usize, t: usize| -> &[T; LANES] {
-            match self.halves[half] {
-                [] => T::ZEROS,
-                values => {
-                    let line = values[t * self.padded + first..].first_chunk();
-                    line.expect("invariant: values are padded")
-                }
-            }
-        };
-        for (j, row) in out.rows_mut().iter_mut().enumerate() {
-            let (low, high) = (line(0, j ^ 1), line(1, j ^ 1));
-            // SAFETY: this function has the features.
-            unsafe { T::interleave(low, high, row) };
-            if (first * size_of::<T>()).is_multiple_of(ROW_BYTES) {
-                prefetch(low.as_ptr().wrapping_byte_add(self.to_coming[0]));
-                prefetch(high.as_ptr().wrapping_byte_add(self.to_coming[1]));
-            }
-        }
-    }
-}
-
-/// Puts the keys of a group in the order of tiles, as group `at` of each block; `next` bytes after
-/// each line is what is read next.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-fn arrange_keys<T: Tiled>(
-    group: &KeyGroup<'_, T>,
-    next: usize,
-    at: usize,
-    out: &mut [[Stored; 2]],
-) {
-    let rows_of_a_line = ROW_BYTES / size_of::<[T; LANES]>();
-    for (keys, out) in group.keys.as_chunks::<BLOCK>().0.iter().zip(out) {
-        for (j, row) in out[at].rows_mut().iter_mut().enumerate() {
-            let (low, high) = (&keys[j ^ 1], &keys[HALF + (j ^ 1)]);
-            // SAFETY: this function has the features.
-            unsafe { T::interleave(low, high, row) };
-            if j % rows_of_a_line == 0 {
-                prefetch(low.as_ptr().wrapping_byte_add(next));
-                prefetch(high.as_ptr().wrapping_byte_add(next));
-            }
-        }
-    }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn prefetch<T>(address: *const T) {
-    _mm_prefetch::<_MM_HINT_T1>(address.cast())
-}
-
-/// Puts a row of floats that are bf16 in the order that tiles read, as row `at` of 32; `out` has at
-/// least as many blocks as the row.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn arrange_row(row: &[f32], at: usize, out: &mut [[Stored; 2]]) {
-    for (block, out) in row.as_chunks::<BLOCK>().0.iter().zip(out) {
-        arrange_halves(halves(block), &mut out[at / ROWS].rows_mut()[at % ROWS]);
-    }
-}
-
-/// Puts floats that are bf16 in the order of tiles, in the first half of their place.
-#[target_feature(enable = "avx512f")]
-fn arrange_in_place(line: &mut [f32]) {
-    for block in 0..line.len() / BLOCK {
-        let floats = line[block * BLOCK..].first_chunk().expect("invariant: whole blocks");
-        let halves = halves(floats);
-        let row: &mut [u8] = bytemuck::cast_slice_mut(&mut line[block * LANES..]);
-        arrange_halves(halves, row.first_chunk_mut().expect("invariant: whole blocks"));
-    }
-}
-
-/// Both halves of a block.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn halves(block: &[f32; BLOCK]) -> [__m512; 2] {
-    let first = block.as_ptr();
-    // SAFETY: these are 32 floats.
-    unsafe { [_mm512_loadu_ps(first), _mm512_loadu_ps(first.add(HALF))] }
-}
-
-/// Puts 32 terms of a row in order: the upper halves of floats.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn arrange_halves(halves: [__m512; 2], row: &mut [u8; ROW_BYTES]) {
-    let [low, high] =
-        halves.map(|half| _mm512_shuffle_epi32::<0b10_11_00_01>(_mm512_castps_si512(half)));
-    let high = _mm512_and_si512(high, _mm512_set1_epi32(-0x1_0000));
-    let both = _mm512_or_si512(_mm512_srli_epi32::<16>(low), high);
-    // SAFETY: a row of a tile is 64 bytes.
-    unsafe { _mm512_storeu_si512(row.as_mut_ptr().cast(), both) };
 }
 
 /// Turns the scores of whole blocks into weights, in order, in the first half of their place, and
