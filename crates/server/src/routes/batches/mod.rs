@@ -1,7 +1,7 @@
 //! `/v1/batches`: files of requests that are answered in the background.
 
 use axum::Json;
-use axum::extract::{RawQuery, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::files::{BatchRecord, BatchStatus, Batches, Purpose};
 use crate::state::{AppState, Running};
 use crate::wire::json::{self, wrong};
-use crate::wire::{Body, Fields, Id, metadata, unix_seconds};
+use crate::wire::{Body, Fields, Id, Parameters, metadata, unix_seconds};
 
 /// Entries of a page of a list, where the client does not say.
 const PAGE: usize = 20;
@@ -58,9 +58,9 @@ pub(crate) async fn create(
 pub(crate) async fn list(
     State(state): State<AppState>,
     caller: Caller,
-    RawQuery(query): RawQuery,
+    query: Parameters,
 ) -> Result<Response, ApiError> {
-    let page = PageQuery::read(query.as_deref().unwrap_or_default(), PAGE, &[])?;
+    let page = PageQuery::read(&query, PAGE, &[])?;
     let batches = state.files().batches(Some(state.tenant_name(caller)));
     let shown = batches.iter().map(|batch| (batch.id.as_str(), batch.shown()));
     Ok(Json(page.of(shown)?).into_response())

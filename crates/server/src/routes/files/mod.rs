@@ -3,7 +3,7 @@
 mod multipart;
 
 use axum::Json;
-use axum::extract::{RawQuery, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::access::Caller;
 use crate::error::ApiError;
 use crate::files::Purpose;
 use crate::state::{AppState, Running};
-use crate::wire::Id;
+use crate::wire::{Id, Parameters};
 
 /// Most entries of one page of a list.
 const PAGE: usize = 10_000;
@@ -33,9 +33,9 @@ pub(crate) async fn create(
 pub(crate) async fn list(
     State(state): State<AppState>,
     caller: Caller,
-    RawQuery(query): RawQuery,
+    query: Parameters,
 ) -> Result<Response, ApiError> {
-    let mut page = PageQuery::read(query.as_deref().unwrap_or_default(), PAGE, &["purpose"])?;
+    let mut page = PageQuery::read(&query, PAGE, &["purpose"])?;
     let purpose = match page.filter.take().as_deref() {
         None => None,
         Some("batch") => Some(Purpose::Batch),
@@ -111,10 +111,13 @@ impl PageQuery {
     /// # Errors
     ///
     /// Names the parameter that is unknown or out of range.
-    pub(super) fn read(query: &str, most: usize, filters: &[&str]) -> Result<Self, ApiError> {
+    pub(super) fn read(
+        query: &Parameters,
+        most: usize,
+        filters: &[&str],
+    ) -> Result<Self, ApiError> {
         let mut page = Self { limit: most, after: None, is_ascending: false, filter: None };
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        for (name, value) in query.iter() {
             match name {
                 "limit" => {
                     let limit = value.parse().ok().filter(|n| (1..=PAGE).contains(n));
@@ -127,8 +130,8 @@ impl PageQuery {
                 "order" => return Err(ApiError::param("order", "`order` must be `asc` or `desc`")),
                 name if filters.contains(&name) => page.filter = Some(value.to_owned()),
                 name => {
-                    let name = crate::wire::json::brief(name);
-                    return Err(ApiError::param(&name, format!("unknown parameter `{name}`")));
+                    let known = [&["limit", "after", "order"][..], filters].concat().join(", ");
+                    return Err(Parameters::unknown(name, &known));
                 }
             }
         }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{RawQuery, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use pelton_base::TenantId;
 
@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::live::Snapshot;
 use crate::state::{AppState, Condition};
 use crate::wire::json::brief;
-use crate::wire::{stream, write_event};
+use crate::wire::{Parameters, stream, write_event};
 
 /// Time between two snapshots of a stream.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -24,10 +24,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) async fn handle(
     State(state): State<AppState>,
     caller: Caller,
-    RawQuery(query): RawQuery,
+    query: Parameters,
 ) -> Result<Response, ApiError> {
     let only = (!caller.sees_all()).then_some(caller.tenant);
-    if !wants_stream(query.as_deref().unwrap_or_default())? {
+    if !wants_stream(&query)? {
         return Ok(Json(snapshot(&state, only)).into_response());
     }
     Ok(stream(None, async move |outbox| {
@@ -48,13 +48,11 @@ fn snapshot(state: &AppState, only: Option<TenantId>) -> Snapshot {
 }
 
 /// Reads the query, which has at most the parameter `stream`.
-fn wants_stream(query: &str) -> Result<bool, ApiError> {
+fn wants_stream(query: &Parameters) -> Result<bool, ApiError> {
     let mut wants = false;
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    for (name, value) in query.iter() {
         if name != "stream" {
-            let message = format!("`{}` is unknown; expected `stream`", brief(name));
-            return Err(ApiError::param(brief(name), message));
+            return Err(Parameters::unknown(name, "stream"));
         }
         wants = match value {
             "true" | "1" => true,
@@ -74,13 +72,14 @@ mod tests {
 
     #[test]
     fn a_query_says_stream_or_is_refused_by_name() {
+        let wants_stream = |query| Parameters::parse(query).and_then(|query| wants_stream(&query));
         for (query, expected) in
-            [("", false), ("stream=true", true), ("stream=1&stream=false", false), ("&", false)]
+            [("", false), ("stream=true", true), ("stream=1", true), ("stream=false&", false)]
         {
             assert_eq!(wants_stream(query), Ok(expected), "{query}");
         }
         for (query, param) in
-            [("strem=true", "strem"), ("stream=yes", "stream"), ("stream", "stream")]
+            [("strem=true", "strem"), ("stream=yes", "stream"), ("stream=1&stream=1", "stream")]
         {
             let error = wants_stream(query).expect_err(query);
             assert_eq!((error.status.as_u16(), error.body.param.as_deref()), (400, Some(param)));

@@ -5,6 +5,7 @@ use serde_json::value::RawValue;
 
 use super::record::InputItem;
 use crate::error::ApiError;
+use crate::wire::Parameters;
 use crate::wire::json::brief;
 
 /// Items of a page, where the request does not say.
@@ -30,16 +31,10 @@ pub(crate) struct PageQuery {
     after: Option<String>,
 }
 
-/// Pairs of a query, without the parameters that list fields to include.
-fn pairs(query: Option<&str>) -> impl Iterator<Item = (&str, &str)> {
-    let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
-    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    pairs.filter(|(name, _)| !name.starts_with("include"))
-}
-
-fn unknown(name: &str) -> ApiError {
-    let name = brief(name);
-    ApiError::param(name.clone(), format!("unknown parameter `{name}`"))
+/// The parameters of a query, without those that say which fields to include: there are none to add, and
+/// padding (`include_obfuscation`) is never sent.
+fn pairs(query: &Parameters) -> impl Iterator<Item = (&str, &str)> {
+    query.iter().filter(|(name, _)| !name.starts_with("include"))
 }
 
 fn wrong(name: &str, expected: &str, got: &str) -> ApiError {
@@ -48,7 +43,7 @@ fn wrong(name: &str, expected: &str, got: &str) -> ApiError {
 }
 
 impl PageQuery {
-    pub(crate) fn read(query: Option<&str>) -> Result<Self, ApiError> {
+    pub(crate) fn read(query: &Parameters) -> Result<Self, ApiError> {
         let mut page = Self { limit: PAGE, is_ascending: false, after: None };
         for (name, value) in pairs(query) {
             match name {
@@ -64,7 +59,7 @@ impl PageQuery {
                     }
                 }
                 "after" => page.after = Some(value.to_owned()),
-                _ => return Err(unknown(name)),
+                _ => return Err(Parameters::unknown(name, "limit, order, after, include")),
             }
         }
         Ok(page)
@@ -100,7 +95,7 @@ impl PageQuery {
 
 /// Reads the query of a stored response: the number of the first event to stream, or `None` where
 /// the response itself is asked for.
-pub(crate) fn stream_from(query: Option<&str>) -> Result<Option<usize>, ApiError> {
+pub(crate) fn stream_from(query: &Parameters) -> Result<Option<usize>, ApiError> {
     let (mut is_stream, mut from) = (false, 0);
     for (name, value) in pairs(query) {
         match name {
@@ -116,9 +111,7 @@ pub(crate) fn stream_from(query: Option<&str>) -> Result<Option<usize>, ApiError
                 let next = after.and_then(|after| after.checked_add(1));
                 from = next.ok_or_else(|| wrong(name, "the number of an event", value))?;
             }
-            // Padding, which is never sent.
-            "include_obfuscation" if value == "false" => {}
-            _ => return Err(unknown(name)),
+            _ => return Err(Parameters::unknown(name, "stream, starting_after, include")),
         }
     }
     if from > 0 && !is_stream {
@@ -135,7 +128,7 @@ mod tests {
     fn ids(query: &str) -> Result<(Vec<String>, bool), ApiError> {
         let item = |id: &str| InputItem { id: id.to_owned(), json: format!("\"{id}\"").into() };
         let items = [item("a"), item("b"), item("c")];
-        let page = PageQuery::read(Some(query))?.of(&items)?;
+        let page = PageQuery::read(&Parameters::parse(query)?)?.of(&items)?;
         let ids = page.data.iter().map(|json| json.get().trim_matches('"').to_owned());
         assert_eq!(page.first_id.as_deref(), ids.clone().next().as_deref());
         Ok((ids.collect(), page.has_more))
@@ -154,6 +147,7 @@ mod tests {
             ("order", "order=up"),
             ("after", "after=z"),
             ("x", "x=1"),
+            ("limit", "limit=1&limit=2"),
         ] {
             assert_eq!(ids(query).expect_err(query).body.param.as_deref(), Some(param));
         }
@@ -161,11 +155,12 @@ mod tests {
 
     #[test]
     fn a_stream_begins_after_an_event() {
-        assert_eq!(stream_from(None), Ok(None));
-        assert_eq!(stream_from(Some("stream=true")), Ok(Some(0)));
-        assert_eq!(stream_from(Some("stream=true&starting_after=4")), Ok(Some(5)));
+        let stream_from = |query| Parameters::parse(query).and_then(|query| stream_from(&query));
+        assert_eq!(stream_from(""), Ok(None));
+        assert_eq!(stream_from("stream=true&include_obfuscation=false"), Ok(Some(0)));
+        assert_eq!(stream_from("stream=true&starting_after=4"), Ok(Some(5)));
         for query in ["stream=1", "starting_after=1", "stream=true&starting_after=x", "y"] {
-            assert!(stream_from(Some(query)).is_err(), "{query}");
+            assert!(stream_from(query).is_err(), "{query}");
         }
     }
 }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Json;
-use axum::extract::{RawQuery, State};
+use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use pelton_base::Usage;
@@ -39,7 +39,7 @@ use crate::error::ApiError;
 use crate::models::{Model, Traits};
 use crate::outcome::About;
 use crate::state::{AppState, Running};
-use crate::wire::{Body, Chunks, Head, Id, Ignored, StreamOptions, StreamState, sse};
+use crate::wire::{Body, Chunks, Head, Id, Ignored, Parameters, StreamOptions, StreamState, sse};
 
 use echo::Echo;
 use growing::Growing;
@@ -275,9 +275,9 @@ pub(crate) async fn one(
     State(state): State<AppState>,
     caller: Caller,
     Id(id): Id,
-    RawQuery(query): RawQuery,
+    query: Parameters,
 ) -> Result<Response, ApiError> {
-    let from = list::stream_from(query.as_deref())?;
+    let from = list::stream_from(&query)?;
     let record = find(&state, caller, &id)?;
     match from {
         None => Ok(json(record.response().as_ref().to_owned())),
@@ -331,9 +331,9 @@ pub(crate) async fn input_items(
     State(state): State<AppState>,
     caller: Caller,
     Id(id): Id,
-    RawQuery(query): RawQuery,
+    query: Parameters,
 ) -> Result<Response, ApiError> {
-    let query = list::PageQuery::read(query.as_deref())?;
+    let query = list::PageQuery::read(&query)?;
     let record = find(&state, caller, &id)?;
     Ok(Json(query.of(&record.input)?).into_response())
 }

@@ -15,7 +15,7 @@ mod types;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use pelton_base::TokenId;
 use pelton_llm::{ChatOptions, LlmError};
@@ -26,7 +26,7 @@ use super::chat::{Rendered, error as chat_error};
 use crate::error::ApiError;
 use crate::models::Model;
 use crate::state::{AppState, Running};
-use crate::wire::{Body, Fields, token_text};
+use crate::wire::{Body, Fields, Parameters, token_text};
 use types::{DetokenizeBody, Source, TokenizeBody};
 
 /// Reads a body of `/tokenize` as the handler does.
@@ -140,9 +140,9 @@ async fn rendered(
 pub(super) async fn info(
     State(state): State<AppState>,
     _running: Running,
-    Query(pairs): Query<Vec<(String, String)>>,
+    query: Parameters,
 ) -> Result<Response, ApiError> {
-    let asked = types::asked_model(pairs)?;
+    let asked = types::asked_model(&query)?;
     let app = state.clone();
     // A model may have to be loaded first.
     let model = super::blocking(move || app.model(asked.as_deref())).await?;

@@ -5,26 +5,18 @@ use pelton_base::TokenId;
 use crate::error::ApiError;
 use crate::limits;
 use crate::routes::chat::Rendered;
-use crate::wire::json::brief;
-use crate::wire::{Fields, token_ids};
+use crate::wire::{Fields, Parameters, token_ids};
 
 /// Reads the query of `GET /tokenizer_info`: the name of a model.
 ///
 /// # Errors
 ///
-/// Names a parameter that is unknown or stands twice.
-pub(super) fn asked_model(pairs: Vec<(String, String)>) -> Result<Option<String>, ApiError> {
-    let mut model = None;
-    for (name, value) in pairs {
-        if name != "model" {
-            let name = brief(&name);
-            return Err(ApiError::param(&name, format!("unknown parameter `{name}`")));
-        }
-        if model.replace(value).is_some() {
-            return Err(ApiError::param("model", "`model` stands twice"));
-        }
+/// Names a parameter that is unknown.
+pub(super) fn asked_model(query: &Parameters) -> Result<Option<String>, ApiError> {
+    match query.iter().find(|(name, _)| *name != "model") {
+        Some((name, _)) => Err(Parameters::unknown(name, "model")),
+        None => Ok(query.iter().next().map(|(_, model)| model.to_owned())),
     }
-    Ok(model)
 }
 
 /// A request for the tokens of something.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Extension, Query, State};
+use axum::extract::{Extension, State};
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use pelton_gateway::{Day, Filter, Report};
@@ -15,9 +15,7 @@ use crate::access::Caller;
 use crate::error::ApiError;
 use crate::gateway::Ticket;
 use crate::state::AppState;
-
-/// Parameters of the query, in their order.
-type Pairs = Vec<(String, String)>;
+use crate::wire::Parameters;
 
 /// The answer in JSON.
 #[derive(serde::Serialize)]
@@ -34,9 +32,9 @@ pub(crate) async fn handle(
     State(state): State<AppState>,
     caller: Caller,
     Extension(ticket): Extension<Arc<Ticket>>,
-    Query(pairs): Query<Pairs>,
+    query: Parameters,
 ) -> Result<Response, ApiError> {
-    let (mut filter, is_csv) = read(&pairs)?;
+    let (mut filter, is_csv) = read(&query)?;
     if !caller.is_admin() {
         limit(&mut filter.tenant, state.gateway().tenant_name(caller.tenant), "tenant")?;
         if !ticket.key().is_empty() {
@@ -62,20 +60,16 @@ fn limit(wanted: &mut Option<String>, own: &str, param: &str) -> Result<(), ApiE
     Ok(())
 }
 
-fn read(pairs: &Pairs) -> Result<(Filter, bool), ApiError> {
-    let (mut filter, mut is_csv, mut seen) = (Filter::default(), false, Vec::new());
-    for (name, value) in pairs {
-        if seen.contains(name) {
-            return Err(ApiError::param(name, format!("`{name}` stands twice")));
-        }
-        seen.push(name.clone());
-        let text = || Some(value.clone());
+fn read(query: &Parameters) -> Result<(Filter, bool), ApiError> {
+    let (mut filter, mut is_csv) = (Filter::default(), false);
+    for (name, value) in query.iter() {
+        let text = || Some(value.to_owned());
         let day = || {
             Day::parse(value).map(Some).ok_or_else(|| {
                 ApiError::param(name, format!("`{name}` must be a day such as 2026-11-22"))
             })
         };
-        match name.as_str() {
+        match name {
             "since" => filter.since = day()?,
             "until" => filter.until = day()?,
             "key" => filter.key = text(),
@@ -85,8 +79,7 @@ fn read(pairs: &Pairs) -> Result<(Filter, bool), ApiError> {
             "format" => return Err(ApiError::param("format", "`format` must be json or csv")),
             _ => {
                 let known = "since, until, key, tenant, model, format";
-                let message = format!("unknown parameter `{name}`; known are {known}");
-                return Err(ApiError::param(name, message));
+                return Err(Parameters::unknown(name, known));
             }
         }
     }
@@ -97,23 +90,22 @@ fn read(pairs: &Pairs) -> Result<(Filter, bool), ApiError> {
 mod tests {
     use super::*;
 
-    fn run(query: &[(&str, &str)]) -> Result<(Filter, bool), ApiError> {
-        read(&query.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect())
+    fn run(query: &str) -> Result<(Filter, bool), ApiError> {
+        read(&Parameters::parse(query)?)
     }
 
     #[test]
     fn every_parameter_is_honoured_or_refused_by_name() {
-        let all =
-            [("since", "2026-11-01"), ("until", "2026-11-30"), ("model", "m"), ("format", "csv")];
-        let (filter, is_csv) = run(&all).expect("known");
+        let all = "since=2026-11-01&until=2026-11-30&model=m&format=csv";
+        let (filter, is_csv) = run(all).expect("known");
         assert_eq!((filter.since, filter.model.as_deref()), (Day::parse("2026-11-01"), Some("m")));
         assert!(is_csv && filter.until.is_some() && filter.key.is_none());
         for (param, query) in [
-            ("since", &[("since", "yesterday")][..]),
-            ("until", &[("until", "2026-02-30")]),
-            ("format", &[("format", "xml")]),
-            ("days", &[("days", "3")]),
-            ("key", &[("key", "a"), ("key", "b")]),
+            ("since", "since=yesterday"),
+            ("until", "until=2026-02-30"),
+            ("format", "format=xml"),
+            ("days", "days=3"),
+            ("key", "key=a&key=b"),
         ] {
             assert_eq!(run(query).expect_err(param).body.param.as_deref(), Some(param));
         }
