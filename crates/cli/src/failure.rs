@@ -30,7 +30,7 @@ pub(crate) type Result<T> = std::result::Result<T, Failure>;
 /// It does not implement [`Error`], so that `?` turns every error into one.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// The line after `error: `; `None` ends the program without a word.
+    /// The line after `error: ` or `interrupted: `; `None` ends the program without a word.
     message: Option<String>,
     hint: Option<String>,
     code: u8,
@@ -78,6 +78,12 @@ impl Failure {
     /// The user pressed Ctrl-C; what there is to say has been said.
     pub(crate) fn interrupted() -> Self {
         Self { message: None, hint: None, code: INTERRUPTED }
+    }
+
+    /// The user pressed Ctrl-C before there was anything to report.
+    pub(crate) fn interrupted_early() -> Self {
+        let message = "there is nothing to report yet".to_owned();
+        Self { message: Some(message), ..Self::interrupted() }
     }
 
     /// Says what to do about it.
@@ -128,7 +134,8 @@ impl Failure {
 
     /// The line on stderr, newline included.
     pub(crate) fn line(&self) -> Option<String> {
-        let mut line = format!("error: {}", shortened(one_line(self.message.as_deref()?)));
+        let kind = if self.code == INTERRUPTED { "interrupted" } else { "error" };
+        let mut line = format!("{kind}: {}", shortened(one_line(self.message.as_deref()?)));
         if let Some(hint) = &self.hint {
             let _ = write!(line, " (hint: {})", shortened(one_line(hint)));
         }
@@ -260,5 +267,15 @@ mod tests {
         assert_eq!(Failure::stdout(&closed).line(), None);
         let full = io::Error::from(ErrorKind::StorageFull);
         assert!(Failure::stdout(&full).line().is_some());
+    }
+
+    #[test]
+    fn the_line_says_whether_it_is_an_error_or_an_interruption() {
+        let line = |failure: Failure| failure.line();
+        let hinted = line(Failure::new("no x").hint("try y"));
+        assert_eq!(hinted.as_deref(), Some("error: no x (hint: try y)\n"));
+        let early = line(Failure::interrupted_early());
+        assert_eq!(early.as_deref(), Some("interrupted: there is nothing to report yet\n"));
+        assert_eq!(line(Failure::interrupted()), None);
     }
 }

@@ -1,5 +1,6 @@
 //! `pelton embed`, and what the other commands say to an embedding model.
 
+use crate::common::server::Server;
 use crate::common::{Outcome, pelton, pelton_with_input};
 use pelton_testkit::TinyEncoder;
 
@@ -70,4 +71,17 @@ fn bad_input_is_one_line() {
     pelton(&["embed", model, "--file", "missing.txt"]).assert_refused(&["missing.txt"]);
     pelton_with_input(&["embed", model, "-"], b"a\n\xff\n").assert_refused(&["line 2", "UTF-8"]);
     pelton(&["run", "-m", model, "abc"]).assert_refused(&["BertModel", "embedding model"]);
+}
+
+#[test]
+fn a_server_of_vectors_names_the_settings_of_text() {
+    let folder = tiny();
+    let server = |flags: &[&str]| {
+        Server::start(&[&["-m", path(&folder)], flags].concat()).expect("it listens")
+    };
+    let useless = server(&["--kv-dtype", "int8", "--max-context", "32"]);
+    let message = "kv_dtype: a model that makes vectors has no use for these settings";
+    assert!(useless.first_log().contains(message), "{}", useless.first_log());
+    let plain = server(&["--max-context", "32"]);
+    assert!(!plain.first_log().contains("no use"), "{}", plain.first_log());
 }

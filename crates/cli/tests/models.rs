@@ -196,6 +196,10 @@ fn a_hub_that_is_not_there_or_no_hub_is_one_line() {
     for args in [&["pull", "org/name"][..], &["run", "-m", "org/name", "x"]] {
         home.run(args).assert_refused(&["127.0.0.1:1", "refused", "pelton list"]);
     }
+    let mut impatient = home.command(&["pull", "org/name"]);
+    impatient.env("HF_HUB_DOWNLOAD_TIMEOUT", "0");
+    let said = outcome(&impatient.output().expect("the binary starts")).stderr;
+    assert!(said.contains("HF_HUB_DOWNLOAD_TIMEOUT=0: expected seconds from 1"), "{said}");
     let nowhere = Home::new("http://hub.invalid").run(&["pull", "org/name"]);
     assert_eq!(nowhere.code, Some(2), "{}", nowhere.stderr);
     assert!(nowhere.stderr.contains("there is no such host, or no network"), "{}", nowhere.stderr);

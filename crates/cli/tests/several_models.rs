@@ -253,6 +253,8 @@ fn sighup_names_the_changed_settings_that_need_a_restart() {
     };
     let lines = hang_up("models: [{name: a, modle: story}]\n", "the settings stay as they are");
     assert!(lines.concat().contains("did you mean `model`?"), "{lines:?}");
+    let lines = hang_up("", "the settings stay as they are");
+    assert!(lines.concat().contains("the file is empty"), "{lines:?}");
     let end = "the settings were read anew";
     let changed = "max_waiting: 9\ntenants: [{name: red}]\n";
     let lines = hang_up(&format!("max_context: 64\n{changed}{models}"), end);

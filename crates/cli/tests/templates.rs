@@ -94,11 +94,27 @@ fn the_last_message_of_a_line_is_continued_or_a_new_one_begins() {
 }
 
 #[test]
+fn a_template_beside_raw_is_mentioned() {
+    let args = ["run", "--raw", "--chat-template", "chatml", "-n", "1", "Once"];
+    let mentions = |outcome: &Outcome| outcome.stderr.contains("the chat template changes nothing");
+    let said = pelton(&args);
+    said.assert_answered();
+    assert!(mentions(&said), "{}", said.stderr);
+    let quiet = pelton(&[&args[..], &["--quiet"]].concat());
+    assert!(!mentions(&quiet), "{}", quiet.stderr);
+}
+
+#[test]
 fn a_template_that_cannot_be_used_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let broken = folder.path().join("broken.jinja");
     std::fs::write(&broken, "{{ not-a-template").expect("written");
-    for command in [&["run"][..], &["serve", "--port", "0"], &["tokenize", "--chat"]] {
+    for command in [
+        &["run"][..],
+        &["serve", "--port", "0"],
+        &["serve", "--check-config"],
+        &["tokenize", "--chat"],
+    ] {
         let refuse = |more: &[&str], parts: &[&str]| {
             let word: &[&str] = if command[0] == "run" { &["x"] } else { &[] };
             pelton(&[command, more, word].concat()).assert_refused(parts);

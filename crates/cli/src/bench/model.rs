@@ -42,7 +42,7 @@ pub(super) fn measure(args: &BenchModelArgs) -> Result<()> {
     let noise = NoiseWatch::begin();
     let report = pelton_bench::model::measure(loaded, &plan, watch).map_err(super::failure)?;
     let noise = noise.end(Worker::OwnOrElsewhere);
-    let report = report.ok_or_else(Failure::interrupted)?;
+    let report = report.ok_or_else(Failure::interrupted_early)?;
     let written = super::write_profile(args.profile.as_deref(), &report.profiles);
     super::finish(&report, Report::render, noise, args.json).and(written)
 }

@@ -34,7 +34,7 @@ pub(super) fn measure(args: &BenchOfflineArgs) -> Result<()> {
     let noise = NoiseWatch::begin();
     let report = pelton_bench::offline::measure(loaded, plan, watch).map_err(super::failure)?;
     let noise = noise.end(Worker::OwnOrElsewhere);
-    let mut report = report.ok_or_else(Failure::interrupted)?;
+    let mut report = report.ok_or_else(Failure::interrupted_early)?;
     report.peak_bytes = memory::peak_bytes();
     let written = super::write_profile(args.profile.as_deref(), &report.profiles);
     super::finish(&report, Report::render, noise, args.json).and(written)

@@ -47,7 +47,7 @@ pub(super) fn compare(args: &EvalAbArgs) -> Result<()> {
     let noise = noise.end(Worker::OwnOrElsewhere);
     bar.finish_and_clear();
     let report = report.map_err(|error| at_text(bench::failure(error)))?;
-    let report = report.ok_or_else(Failure::interrupted)?;
+    let report = report.ok_or_else(Failure::interrupted_early)?;
     if let Some(file) = &args.html {
         bench::write_page(&report, noise, file)?;
     }

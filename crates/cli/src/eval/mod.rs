@@ -58,7 +58,7 @@ pub(crate) fn eval(args: &EvalArgs) -> Result<()> {
     let watch = Watch { is_stopped: &|| stop.is_set(), progress: &|at| bench::show(&bar, at) };
     let report = measure(&mut subject, reference.as_mut(), &tokens, &config, watch);
     bar.finish_and_clear();
-    let report = report.map_err(bench::failure)?.ok_or_else(Failure::interrupted)?;
+    let report = report.map_err(bench::failure)?.ok_or_else(Failure::interrupted_early)?;
     bench::print(&report, Report::render, args.json, report.interrupted)?;
     check_gates(&report, args)
 }

@@ -45,7 +45,7 @@ pub(super) fn hide(args: &EvalNeedleArgs) -> Result<()> {
     let report =
         report.map_err(|error| bench::failure(error).at(&args.text.display().to_string()))?;
     if report.cells.is_empty() {
-        return Err(Failure::interrupted());
+        return Err(Failure::interrupted_early());
     }
     bench::print(&report, Report::render, args.json, report.interrupted)
 }

@@ -4,11 +4,13 @@ mod from_files;
 
 use std::io::{ErrorKind, Write};
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 
 use pelton_server::{
     Catalog, ModelsError, OtlpConfig, Renew, Renewed, ServeConfig, Server, Signals,
 };
+use pelton_text::ChatTemplate;
 
 use crate::args::ServeArgs;
 use crate::banner::{self, Places};
@@ -75,6 +77,9 @@ fn check(settings: &Settings) -> Result<()> {
     otlp(settings.chosen.otlp_endpoint.as_deref())?;
     settings.chosen.serve.check_certificate()?;
     for choice in &settings.models {
+        if let Some(template) = &choice.chosen.llm.chat_template {
+            ChatTemplate::check(template)?;
+        }
         if let Err(failure) = crate::model::reference(Some(&choice.chosen.model)) {
             eprintln!("note: {}", from_files::said(&failure));
         }
@@ -119,12 +124,11 @@ fn renewal(
     args: ServeArgs,
     settings: &Settings,
 ) -> Result<Option<impl FnOnce(Arc<Machine>) -> Renew + use<>>> {
-    if args.config.is_none() {
-        return Ok(None);
-    }
+    let Some(path) = args.config.clone() else { return Ok(None) };
     let before = settings.common_yaml()?;
     Ok(Some(move |machine: Arc<Machine>| -> Renew {
         let renew = move || -> Result<Renewed> {
+            refuse_emptied(&path)?;
             let settings = Settings::gather(&args)?;
             let mut needs_restart = differences(&before, &settings.common_yaml()?);
             // The others became part of the models.
@@ -134,6 +138,17 @@ fn renewal(
         };
         Arc::new(move || renew().map_err(|failure| from_files::said(&failure)))
     }))
+}
+
+/// Refuses a file without a byte, which would replace the models of a running server by the built-in one:
+/// an interrupted write left it so.
+fn refuse_emptied(path: &Path) -> Result<()> {
+    match std::fs::metadata(path) {
+        Ok(file) if file.is_file() && file.len() == 0 => {
+            Err(Failure::new(format!("{}: the file is empty", path.display())))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether a key is one that each model has for itself.

@@ -13,6 +13,8 @@ pub(crate) struct Server {
     child: Child,
     /// Kept open, so that the server can write to it.
     stderr: BufReader<ChildStderr>,
+    /// What it wrote to standard error before it listened.
+    first_log: String,
     address: String,
 }
 
@@ -30,15 +32,20 @@ impl Server {
             .spawn()
             .expect("the binary starts");
         let mut stderr = BufReader::new(child.stderr.take().expect("stderr is piped"));
-        let mut line = String::new();
-        stderr.read_line(&mut line).expect("stderr is UTF-8");
-        let Some(address) = line.trim_end().strip_prefix("listening on http://") else {
-            stderr.read_to_string(&mut line).expect("stderr is UTF-8");
-            let status = child.wait().expect("the binary ends");
-            return Err(format!("{status}: {}", line.trim_end()));
+        let mut first_log = String::new();
+        let address = loop {
+            let mut line = String::new();
+            if stderr.read_line(&mut line).expect("stderr is UTF-8") == 0 {
+                let status = child.wait().expect("the binary ends");
+                return Err(format!("{status}: {}", first_log.trim_end()));
+            }
+            if let Some(address) = line.trim_end().strip_prefix("listening on http://") {
+                break address.to_owned();
+            }
+            first_log.push_str(&line);
         };
         let address = address.trim_end_matches('/').to_owned();
-        Ok(Self { child, stderr, address })
+        Ok(Self { child, stderr, first_log, address })
     }
 
     /// Id of the server's process.
@@ -49,6 +56,11 @@ impl Server {
     /// Where it listens.
     pub(crate) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// What it logged before it listened.
+    pub(crate) fn first_log(&self) -> &str {
+        &self.first_log
     }
 
     /// The lines that it logs up to the first one that holds `end`.

@@ -129,7 +129,19 @@ impl ChatTemplate {
     ///
     /// When there is neither, or the file holds no valid template.
     pub fn choose(name: &str, tokenizer: &Tokenizer) -> Result<Self, FolderError> {
-        let tokens = tokens_of(tokenizer);
+        Self::with_tokens(name, tokens_of(tokenizer))
+    }
+
+    /// Whether [`choose`](Self::choose) gives this template, which a model need not be there for.
+    ///
+    /// # Errors
+    ///
+    /// As of [`choose`](Self::choose).
+    pub fn check(name: &str) -> Result<(), FolderError> {
+        Self::with_tokens(name, TemplateTokens::default()).map(drop)
+    }
+
+    fn with_tokens(name: &str, tokens: TemplateTokens) -> Result<Self, FolderError> {
         if let Some(builtin) = BUILTIN.iter().find(|builtin| builtin.name == name) {
             return Ok(Self::from_text(builtin.template, name, tokens)?);
         }
