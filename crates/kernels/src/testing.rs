@@ -93,6 +93,8 @@ pub(crate) fn row_cpus() -> Vec<Cpu> {
 }
 
 fn cpus(mut kernels: Vec<&'static Kernels>) -> Vec<Cpu> {
+    #[cfg(target_arch = "x86_64")]
+    assert!(is_x86_feature_detected!("fma"), "the tests need a processor with FMA");
     kernels.reverse();
     kernels.iter().flat_map(|kernels| [1, 2].map(|n| Cpu::with(kernels, n))).collect()
 }

@@ -8,9 +8,14 @@ macro_rules! shells {
             #![allow(unused_imports)]
             use super::*;
 
+            /// The reference. Tests call it most of the time, and a fused multiply-add without the
+            /// instruction is a call of the C library.
+            ///
             /// # Safety
             ///
-            /// None beyond the shapes that the generic function names.
+            /// None beyond the shapes that the generic function names; in tests of this crate, this CPU
+            /// has fused multiply-adds.
+            #[cfg_attr(all(test, target_arch = "x86_64"), target_feature(enable = "fma"))]
             pub(crate) unsafe fn scalar($($arg: $type),*) $(-> $out)? {
                 // SAFETY: every CPU has the scalar instructions.
                 super::$generic(unsafe { $crate::simd::Scalar::assume() }, $($arg),*)

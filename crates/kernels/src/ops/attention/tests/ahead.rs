@@ -37,7 +37,7 @@ fn instruction_sets_and_teams_return_the_same_bits_ahead() {
     let cpus = row_cpus();
     for case in cases(&mut Random::new(111)) {
         let expected = bits(&case.run(&cpus[0], case.n_tokens(), 1));
-        for cpu in &cpus {
+        for cpu in &cpus[1..] {
             let what = format!("{} x {}: {case}", cpu.kernels.name, cpu.team.n_threads());
             assert!(bits(&case.run(cpu, case.n_tokens(), 3)) == expected, "{what}");
         }

@@ -69,7 +69,7 @@ fn instruction_sets_and_teams_return_the_bits_of_the_scalar_kernel() {
     let cpus = row_cpus();
     for case in cases(&mut Random::new(51)) {
         let expected = bits(&case.run(&cpus[0], case.n_tokens(), 1));
-        for cpu in &cpus {
+        for cpu in &cpus[1..] {
             let what = format!("{} x {}: {}", cpu.kernels.name, cpu.team.n_threads(), case);
             assert!(bits(&case.run(cpu, case.n_tokens(), 1)) == expected, "{what}");
         }

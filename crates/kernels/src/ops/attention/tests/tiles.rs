@@ -19,6 +19,7 @@ fn case(random: &mut Random, n: usize, heads: (usize, usize), dims: (usize, usiz
 fn tiles_of_every_height_and_width_have_the_bits_of_the_scalar_kernel() {
     let mut random = Random::new(90);
     let cpus = row_cpus();
+    let (scalar, others) = cpus.split_at(2);
     for (n, heads, dims, window) in [
         // One tile of rows; two; more than an item holds; the last values alone in their tile.
         (7, (6, 1), (32, 16), None),
@@ -33,10 +34,10 @@ fn tiles_of_every_height_and_width_have_the_bits_of_the_scalar_kernel() {
         case.sinks = Some(random.normals(heads.0));
         for (dtype, block_size) in TYPES.into_iter().flat_map(|dtype| [(dtype, 16), (dtype, 48)]) {
             (case.dtype, case.block_size) = (dtype, block_size);
-            let expected = case.run(&cpus[0], n, 1);
+            let expected = case.run(&scalar[0], n, 1);
             case.assert_close(&expected);
             let expected = bits(&expected);
-            for cpu in &cpus {
+            for cpu in others {
                 for step in [n, 100, 13] {
                     let got = bits(&case.run(cpu, step, 2));
                     let team = cpu.team.n_threads();
@@ -57,7 +58,7 @@ fn weights_of_all_sizes_are_added_up_in_one_order() {
     for dtype in TYPES {
         case.dtype = dtype;
         let expected = bits(&case.run(&cpus[0], 600, 1));
-        for cpu in &cpus {
+        for cpu in &cpus[2..] {
             let got = bits(&case.run(cpu, 600, 1));
             assert!(got == expected, "{}, {dtype}", cpu.kernels.name);
         }
@@ -112,7 +113,7 @@ fn tiny_queries_keys_and_values_have_the_same_bits_everywhere() {
             *x = (f64::from(*x) * factor) as f32;
         }
         let expected = bits(&case.run(&cpus[0], 150, 1));
-        for cpu in &cpus {
+        for cpu in &cpus[1..] {
             let got = bits(&case.run(cpu, 150, 1));
             assert!(got == expected, "{}: {dtype}, 2^{exponent}", cpu.kernels.name);
         }
