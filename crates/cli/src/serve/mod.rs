@@ -140,8 +140,8 @@ fn renewal(
     }))
 }
 
-/// Refuses a file without a byte, which would replace the models of a running server by the built-in one:
-/// an interrupted write left it so.
+/// Refuses a file without a byte, as an interrupted write leaves it: it would replace the models of a
+/// running server by the built-in one.
 fn refuse_emptied(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(file) if file.is_file() && file.len() == 0 => {

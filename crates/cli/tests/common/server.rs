@@ -13,7 +13,7 @@ pub(crate) struct Server {
     child: Child,
     /// Kept open, so that the server can write to it.
     stderr: BufReader<ChildStderr>,
-    /// What it wrote to standard error before it listened.
+    /// The lines that it wrote to standard error before it listened.
     first_log: String,
     address: String,
 }
@@ -58,7 +58,7 @@ impl Server {
         &self.address
     }
 
-    /// What it logged before it listened.
+    /// The lines that it logged before it listened.
     pub(crate) fn first_log(&self) -> &str {
         &self.first_log
     }

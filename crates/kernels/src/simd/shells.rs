@@ -13,8 +13,8 @@ macro_rules! shells {
             ///
             /// # Safety
             ///
-            /// None beyond the shapes that the generic function names; in tests of this crate, this CPU
-            /// has fused multiply-adds.
+            /// None beyond the shapes that the generic function names; in tests of this crate, this
+            /// CPU has fused multiply-adds.
             #[cfg_attr(all(test, target_arch = "x86_64"), target_feature(enable = "fma"))]
             pub(crate) unsafe fn scalar($($arg: $type),*) $(-> $out)? {
                 // SAFETY: every CPU has the scalar instructions.

@@ -14,7 +14,7 @@ use crate::error::ApiError;
 pub(crate) struct Parameters(Vec<(String, String)>);
 
 impl Parameters {
-    /// Reads the query of an address; only the parameters of lists, such as `include[]`, may repeat.
+    /// Reads the query of an address, in which only lists (`include[]=a&include[]=b`) may repeat.
     ///
     /// # Errors
     ///

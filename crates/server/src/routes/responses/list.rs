@@ -31,8 +31,8 @@ pub(crate) struct PageQuery {
     after: Option<String>,
 }
 
-/// The parameters of a query, without those that say which fields to include: there are none to add, and
-/// padding (`include_obfuscation`) is never sent.
+/// The parameters of a query, without those that say which fields to include: there are none to
+/// add, and padding (`include_obfuscation`) is never sent.
 fn pairs(query: &Parameters) -> impl Iterator<Item = (&str, &str)> {
     query.iter().filter(|(name, _)| !name.starts_with("include"))
 }
