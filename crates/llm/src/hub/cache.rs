@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pelton_base::limits;
 use pelton_tensor::read_limited_text;
@@ -91,9 +92,7 @@ impl RepoCache {
         if revision == commit {
             return Ok(());
         }
-        let path = self.root.join("refs").join(revision);
-        create_parent(&path)?;
-        std::fs::write(&path, commit).map_err(HubError::io(path))
+        put(&self.root.join("refs").join(revision), |pending| std::fs::write(pending, commit))
     }
 
     pub(crate) fn snapshot(&self, commit: &str) -> PathBuf {
@@ -113,19 +112,13 @@ impl RepoCache {
         if pointer.exists() {
             return Ok(pointer);
         }
-        create_parent(&pointer)?;
-        // A link to a missing blob is there, though `exists` says that it is not.
-        let _ = std::fs::remove_file(&pointer);
         let up = "../".repeat(2 + file.matches('/').count());
         let target = PathBuf::from(format!("{up}blobs/{etag}"));
-        match symlink(&target, &pointer) {
-            Ok(()) => Ok(pointer),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(pointer),
-            Err(_) => {
-                std::fs::copy(&blob, &pointer).map_err(HubError::io(&pointer))?;
-                Ok(pointer)
-            }
-        }
+        // A link to a missing blob is there, though `exists` says that it is not; it is replaced.
+        put(&pointer, |pending| {
+            symlink(&target, pending).or_else(|_| std::fs::copy(&blob, pending).map(drop))
+        })?;
+        Ok(pointer)
     }
 
     /// Every file below a snapshot, as paths relative to it.
@@ -237,6 +230,22 @@ pub(crate) fn create_parent(path: &Path) -> Result<(), HubError> {
     std::fs::create_dir_all(parent).map_err(HubError::io(parent))
 }
 
+/// Makes a file or a link under a name of its own, and then gives it its place: another process, which
+/// may make the same at the same time, finds it whole, and never missing once it was there.
+fn put(path: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<(), HubError> {
+    static N_MADE: AtomicU64 = AtomicU64::new(0);
+    let number = N_MADE.fetch_add(1, Ordering::Relaxed);
+    let pending = path.with_added_extension(format!("{}-{number}.pending", std::process::id()));
+    create_parent(path)?;
+    // That of an earlier process with this id, which was killed here.
+    let _ = std::fs::remove_file(&pending);
+    let made = make(&pending).and_then(|()| std::fs::rename(&pending, path));
+    if made.is_err() {
+        let _ = std::fs::remove_file(&pending);
+    }
+    made.map_err(HubError::io(path))
+}
+
 #[cfg(unix)]
 fn symlink(target: &Path, link: &Path) -> std::io::Result<()> {
     std::os::unix::fs::symlink(target, link)
@@ -245,4 +254,49 @@ fn symlink(target: &Path, link: &Path) -> std::io::Result<()> {
 #[cfg(not(unix))]
 fn symlink(_target: &Path, _link: &Path) -> std::io::Result<()> {
     Err(std::io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn a_link_that_several_make_at_once_is_never_missing_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = RepoCache::new(folder.path(), &HubId::parse("org/name").expect("an id"));
+        let blob = cache.blob("etag");
+        create_parent(&blob).expect("a folder");
+        std::fs::write(&blob, "text").expect("written");
+        let (barrier, n_missing) = (Barrier::new(3), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for i in 0..1000 {
+                        barrier.wait();
+                        let link = cache.link("commit", &format!("f{i}"), "etag");
+                        let text = link.map(std::fs::read_to_string);
+                        if !matches!(text, Ok(Ok(text)) if text == "text") {
+                            n_missing.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(n_missing.into_inner(), 0);
+        assert_eq!(cache.files("commit").len(), 1000, "nothing else is left");
+    }
+
+    #[test]
+    fn a_link_to_a_blob_that_is_gone_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = RepoCache::new(folder.path(), &HubId::parse("org/name").expect("an id"));
+        let link = cache.link("commit", "dir/file", "gone").expect("linked");
+        assert!(link.is_symlink() && !link.exists());
+        create_parent(&cache.blob("new")).expect("a folder");
+        std::fs::write(cache.blob("new"), "text").expect("written");
+        let link = cache.link("commit", "dir/file", "new").expect("linked");
+        assert_eq!(std::fs::read_to_string(link).expect("it is there"), "text");
+    }
 }
