@@ -23,9 +23,8 @@ fn values_in_keys_have_the_bits_of_values_beside_them() {
                 (case.dtype, case.block_size, case.window) = (dtype, block_size, window);
                 let beside = case.clone().with_latent_values(dims.1, false);
                 let within = case.with_latent_values(dims.1, true);
-                // Of the widest, fewer: each has as many heads as an item.
-                let n_rows = if dims.0 > 100 { 10 } else { n.min(40) };
                 for cpu in row_cpus() {
+                    let n_rows = n.min(40);
                     let expected = bits(&beside.run_last(&cpu, n_rows, 1));
                     let got = bits(&within.run_last(&cpu, n_rows, 2));
                     assert!(got == expected, "{} {within}", cpu.kernels.name);

@@ -19,6 +19,7 @@ fn case(random: &mut Random, n: usize, heads: (usize, usize), dims: (usize, usiz
 fn tiles_of_every_height_and_width_have_the_bits_of_the_scalar_kernel() {
     let mut random = Random::new(90);
     let cpus = row_cpus();
+    // The scalar kernel on other teams and in steps is for the tests of all kernels (`random`).
     let (scalar, others) = cpus.split_at(2);
     for (n, heads, dims, window) in [
         // One tile of rows; two; more than an item holds; the last values alone in their tile.
@@ -58,7 +59,7 @@ fn weights_of_all_sizes_are_added_up_in_one_order() {
     for dtype in TYPES {
         case.dtype = dtype;
         let expected = bits(&case.run(&cpus[0], 600, 1));
-        for cpu in &cpus[2..] {
+        for cpu in &cpus[1..] {
             let got = bits(&case.run(cpu, 600, 1));
             assert!(got == expected, "{}, {dtype}", cpu.kernels.name);
         }

@@ -1,9 +1,8 @@
 //! Products of up to 32 rows and 32 columns, a pair of tiles each.
 
+use super::super::chunk::SCORE_LINE;
 use crate::simd::LANES;
 use crate::simd::tiles::{Form, ROW_BYTES, ROWS, Stored, TILE_BYTES, Tiles};
-
-use super::super::chunk::SCORE_LINE;
 
 /// Tiles 0 to 7: sums of the first 16 of these flat rows, sums of the others, rows of both,
 /// columns.
