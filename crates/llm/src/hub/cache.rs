@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pelton_base::limits;
-use pelton_tensor::read_limited_text;
+use pelton_tensor::{PendingFile, read_limited_text};
 
 use super::{HubError, HubId};
 
@@ -92,7 +93,14 @@ impl RepoCache {
         if revision == commit {
             return Ok(());
         }
-        put(&self.root.join("refs").join(revision), |pending| std::fs::write(pending, commit))
+        let path = self.root.join("refs").join(revision);
+        create_parent(&path)?;
+        let write = || {
+            let mut file = PendingFile::create(&path)?;
+            file.write_all(commit.as_bytes())?;
+            file.publish()
+        };
+        write().map_err(HubError::io(&path))
     }
 
     pub(crate) fn snapshot(&self, commit: &str) -> PathBuf {
@@ -115,9 +123,8 @@ impl RepoCache {
         let up = "../".repeat(2 + file.matches('/').count());
         let target = PathBuf::from(format!("{up}blobs/{etag}"));
         // A link to a missing blob is there, though `exists` says that it is not; it is replaced.
-        put(&pointer, |pending| {
-            symlink(&target, pending).or_else(|_| std::fs::copy(&blob, pending).map(drop))
-        })?;
+        create_parent(&pointer)?;
+        put_link(&pointer, &target, &blob).map_err(HubError::io(&pointer))?;
         Ok(pointer)
     }
 
@@ -230,20 +237,21 @@ pub(crate) fn create_parent(path: &Path) -> Result<(), HubError> {
     std::fs::create_dir_all(parent).map_err(HubError::io(parent))
 }
 
-/// Makes a file or a link under a name of its own, and then gives it its place: another process, which
-/// may make the same at the same time, finds it whole, and never missing once it was there.
-fn put(path: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<(), HubError> {
+/// Makes a link, or a copy of the blob, under a name of its own, and then gives it its place: another
+/// process, which may make the same at the same time, never finds it missing once it was there.
+fn put_link(link: &Path, target: &Path, blob: &Path) -> std::io::Result<()> {
     static N_MADE: AtomicU64 = AtomicU64::new(0);
     let number = N_MADE.fetch_add(1, Ordering::Relaxed);
-    let pending = path.with_added_extension(format!("{}-{number}.pending", std::process::id()));
-    create_parent(path)?;
+    let pending = link.with_added_extension(format!("{}-{number}.pending", std::process::id()));
     // That of an earlier process with this id, which was killed here.
     let _ = std::fs::remove_file(&pending);
-    let made = make(&pending).and_then(|()| std::fs::rename(&pending, path));
+    let made = symlink(target, &pending)
+        .or_else(|_| std::fs::copy(blob, &pending).map(drop))
+        .and_then(|()| std::fs::rename(&pending, link));
     if made.is_err() {
         let _ = std::fs::remove_file(&pending);
     }
-    made.map_err(HubError::io(path))
+    made
 }
 
 #[cfg(unix)]
