@@ -35,4 +35,5 @@ mod speculation;
 mod timeline;
 mod tls;
 mod tokens;
+mod tools;
 mod vllm_metrics;

@@ -294,6 +294,20 @@ async fn a_file_or_batch_that_is_wrong_is_refused_by_name() {
 }
 
 #[tokio::test]
+async fn lines_have_the_priority_of_batches() {
+    let gate = Gate::default();
+    let config = ServeConfig { batch_priority: 7, ..ServeConfig::default() };
+    let server = start_with(gated_parrot(&gate, 100), config).await;
+    let client = Client::new(&server);
+    client.ended(&client.batch(&[line(0)]).await).await;
+    assert_eq!(server.complete(json!({"prompt": "abc", "max_tokens": 2})).await.status, 200);
+    let priorities: Vec<i32> =
+        gate.heard().iter().map(|request| request.ask.service.priority).collect();
+    assert_eq!(priorities, [7, 0], "a line, and a request of a client");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_bad_line_fails_alone_with_its_number() {
     let folder = tempfile::tempdir().expect("a folder");
     for config in [ServeConfig::default(), kept_in(folder.path())] {

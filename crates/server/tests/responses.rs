@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::harness::parrot::{Gate, gated_parrot, parrot};
+use crate::harness::parrot::{Gate, gated_parrot, parrot, templated_parrot};
 use crate::harness::{self, Answer, Running, post_text, start, start_with};
 use pelton_server::{Access, ApiKey, ResponsesConfig, ServeConfig, Tenant};
 use serde_json::{Value, json};
@@ -360,6 +360,36 @@ async fn a_response_is_there_for_its_own_tenant_alone() {
     let next = ask("x", json!({ "previous_response_id": id })).to_string();
     assert_eq!(as_tenant(&server, "sk-2", &create, &next).await.status, 400);
     assert_eq!(as_tenant(&server, "sk-1", &format!("GET {PATH}/{id}"), "").await.status, 200);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_earlier_answer_in_the_input_is_listed_as_output() {
+    let server = start(parrot()).await;
+    let input = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": "hey!"}]);
+    let response = server.post(PATH, json!({ "input": input })).await.json();
+    let path = format!("{PATH}/{}/input_items?order=asc", id_of(&response));
+    let items = server.get(&path).await.json();
+    let kinds = items["data"].as_array().expect("a list").iter();
+    let kinds: Vec<(&Value, &Value)> =
+        kinds.map(|item| (&item["role"], &item["content"][0]["type"])).collect();
+    let (asked, answered) = (json!("input_text"), json!("output_text"));
+    let [user, assistant] = ["user", "assistant"].map(|role| json!(role));
+    assert_eq!(kinds, [(&user, &asked), (&assistant, &answered), (&user, &asked)], "{items}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_largest_effort_has_the_name_that_templates_know() {
+    let template = "{{ messages[-1].content }}-{{ reasoning_effort }}!";
+    let server = start(templated_parrot(template)).await;
+    for (effort, expected) in [("max", "hey-xhigh!"), ("xhigh", "hey-xhigh!"), ("low", "hey-low!")]
+    {
+        let response =
+            server.post(PATH, ask("hey", json!({"reasoning": {"effort": effort}}))).await;
+        assert_eq!(text_of(&response.json()), expected, "{effort}: {}", response.body);
+    }
     server.stop().await;
 }
 

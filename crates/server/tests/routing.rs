@@ -139,6 +139,15 @@ async fn auto_needs_rules_and_texts() {
         let named = server.complete(body).await;
         assert_eq!((named.status, routed(&named)), (200, None), "{key}: {}", named.body);
     }
+    let chat = json!({"messages": [{"role": "user", "content": "abc"}], "max_tokens": 2});
+    let response = json!({"input": "abc", "max_output_tokens": 2});
+    for (path, mut body) in [("/v1/chat/completions", chat), ("/v1/responses", response)] {
+        (body["model"], body["logit_bias"]) = (json!("auto"), json!({"3": -100}));
+        let refused = server.post(path, body.clone()).await;
+        assert_eq!(refused.error().0, 400, "{path}: {}", refused.body);
+        body["model"] = json!("a");
+        assert_eq!(server.post(path, body).await.status, 200, "{path}");
+    }
     // No rule chose a model for a request that was refused.
     let metrics = server.get("/metrics").await.body;
     let chosen = r#"pelton_routed_requests_total{rule="auto[0]",from="auto",model="a"}"#;

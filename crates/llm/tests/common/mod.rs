@@ -305,14 +305,30 @@ pub fn opening_parrot() -> Arc<Llm> {
     assembled(tokenizer_of(&json), engine, 0)
 }
 
+/// A parrot with a chat template of its own.
+pub fn templated_parrot(template: &str) -> Arc<Llm> {
+    let engine = engine(&Gate::default(), 1024, SpecConfig::default());
+    assembled_with(template, byte_tokenizer(), engine, 0)
+}
+
 /// The parrot, which says that its weights take so many bytes.
 pub fn heavy_parrot(gate: &Gate, weight_bytes: u64) -> Arc<Llm> {
     assembled(byte_tokenizer(), engine(gate, 1024, SpecConfig::default()), weight_bytes)
 }
 
 fn assembled(tokenizer: Arc<Tokenizer>, engine: EngineHandle, weight_bytes: u64) -> Arc<Llm> {
-    let template = "{{ messages[-1].content }}";
+    assembled_with("{{ messages[-1].content }}", tokenizer, engine, weight_bytes)
+}
+
+fn assembled_with(
+    template: &str,
+    tokenizer: Arc<Tokenizer>,
+    engine: EngineHandle,
+    weight_bytes: u64,
+) -> Arc<Llm> {
     let template = ChatTemplate::from_text(template, "test", TemplateTokens::default());
+    let template = template.expect("a template");
+    let options = pelton_llm::LlmOptions::default();
     let info = LlmInfo {
         name: "org/parrot".to_owned(),
         architecture: "Parrot".to_owned(),
@@ -329,9 +345,8 @@ fn assembled(tokenizer: Arc<Tokenizer>, engine: EngineHandle, weight_bytes: u64)
     let llm = Llm::from_parts(LlmParts {
         info,
         tokenizer,
-        template: Ok(template.expect("a template")),
-        dialect: pelton_llm::Dialect::choose(None, &pelton_llm::LlmOptions::default())
-            .expect("known"),
+        dialect: pelton_llm::Dialect::choose(Some(&template), &options).expect("known"),
+        template: Ok(template),
         engine,
         eos: vec![END],
         sampling: Some(SamplingParams::greedy()),

@@ -154,7 +154,7 @@ impl Certificates {
         if now > end {
             tracing::error!("the certificate of {path} expired at {date}: clients refuse it");
         } else if ends_soon(end, now) {
-            let n_days = (end - now) / (24 * 3600);
+            let n_days = whole_days(end, now);
             tracing::warn!("the certificate of {path} expires in {n_days} days, at {date}");
         }
     }
@@ -188,6 +188,11 @@ impl Certificates {
     fn seen(&self) -> MutexGuard<'_, [Option<Stamp>; 2]> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whole days from `now` to `end`.
+fn whole_days(end: u64, now: u64) -> u64 {
+    end.saturating_sub(now) / (24 * 3600)
 }
 
 /// Whether a certificate that ends at `end` deserves a warning.

@@ -162,4 +162,7 @@ fn the_log_warns_in_the_last_fourteen_days() {
         assert_eq!(ends_soon(NOW + left, NOW), expected, "{left} seconds left");
     }
     assert!(ends_soon(NOW - 1, NOW));
+    for (left, expected) in [(0, 0), (DAY - 1, 0), (DAY, 1), (14 * DAY - 1, 13)] {
+        assert_eq!(whole_days(NOW + left, NOW), expected, "{left} seconds left");
+    }
 }

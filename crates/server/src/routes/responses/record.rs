@@ -183,3 +183,29 @@ impl Record {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::store::{ResponsesConfig, Store};
+    use super::*;
+
+    #[test]
+    fn every_part_of_a_response_is_counted() {
+        let config =
+            ResponsesConfig { ttl: Duration::from_secs(1), memory_bytes: 1 << 20, max_stored: 10 };
+        let store = Store::new(config, 1);
+        let record = Record::for_test("r", TenantId(0), store.share(TenantId(0), 0));
+        record.log("a", String::new());
+        let one = store.total();
+        record.log("b", "123".to_owned());
+        assert_eq!(store.total() - one, size_of::<LoggedEvent>() + 3);
+        let before = store.total();
+        let turn = store.turn(TenantId(0), Vec::new());
+        record.end("12345".to_owned(), vec![Arc::clone(&turn), turn]);
+        assert_eq!(store.total() - before, 5 + 2 * size_of::<usize>());
+        drop(record);
+        assert_eq!(store.total(), 0);
+    }
+}
