@@ -205,6 +205,23 @@ fn a_model_that_drafts_for_itself_is_right_behind_a_prompt_of_any_length() {
     }
 }
 
+#[test]
+fn a_draft_model_has_its_memory_back_when_a_request_ends() {
+    let mut model = DraftModel::new(decoder(), BLOCK, KvMemory::Blocks(MANY), VOCAB as usize)
+        .expect("KV memory");
+    let request = Request { id: RequestId(1), ask: requests().swap_remove(0) };
+    let empty = format!("{model:?}");
+    model.add(&request);
+    let mut drafts = DraftTree::default();
+    let tokens = &request.ask.prompt;
+    let (n_prompt, n_drafts) = (tokens.len(), 3);
+    let row = Row { id: request.id, tokens, n_prompt, n_drafts, drafts: &mut drafts };
+    model.propose(&mut [row], None).expect("it drafts");
+    assert_ne!(format!("{model:?}"), empty, "it holds keys and values");
+    model.finished(request.id);
+    assert_eq!(format!("{model:?}"), empty);
+}
+
 /// Where a step verifies fewer drafts than there are, the token after them may be the next draft.
 #[test]
 fn a_draft_that_was_computed_but_not_verified_is_computed_again_as_a_token() {

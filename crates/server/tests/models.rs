@@ -40,6 +40,15 @@ fn ask(model: &str) -> Value {
     json!({"model": model, "prompt": "abc", "max_tokens": 4})
 }
 
+#[test]
+fn a_model_shows_its_name_and_not_its_settings() {
+    let mut model = spec("a", &Arc::default());
+    model.settings = "secret: yes".to_owned();
+    let shown = format!("{model:?}");
+    assert!(shown.contains("\"a\"") && shown.contains("a-alias"), "{shown}");
+    assert!(!shown.contains("secret"), "{shown}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_finds_its_model_by_name_or_alias_and_loads_it() {
     let (server, a, b) = two(None).await;

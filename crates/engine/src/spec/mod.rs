@@ -236,6 +236,23 @@ mod tests {
         drafts
     }
 
+    #[test]
+    fn the_drafts_of_each_method_are_read_as_what_they_are() {
+        let abilities = |method: SpecMethod| {
+            let proposers = SpecConfig { method, ..SpecConfig::default() }.proposers();
+            proposers.iter().map(|proposer| proposer.abilities()).collect::<Vec<_>>()
+        };
+        let chain = Abilities::default();
+        assert_eq!(abilities(SpecMethod::Ngram), [chain]);
+        assert_eq!(abilities(SpecMethod::Suffix), [chain]);
+        for method in [SpecMethod::Recycle, SpecMethod::Lookahead] {
+            let [tree] = abilities(method)[..] else { panic!("{method:?} has one proposer") };
+            // Both learn from the likeliest tokens after each row of their trees.
+            assert!(tree.branches && !tree.is_late && tree.n_candidates > 0, "{tree:?}");
+        }
+        assert_eq!(EarlyExit.abilities(), Abilities { is_late: true, ..chain });
+    }
+
     fn asked_in(namespace: Namespace) -> Request {
         let service = ServiceParams { namespace, ..ServiceParams::default() };
         let mut asked = request(&[0]);

@@ -277,6 +277,16 @@ mod tests {
     }
 
     #[test]
+    fn a_draft_is_as_likely_as_all_of_its_path() {
+        let mut recycle = taught();
+        for rank in [0, 1].repeat(100) {
+            recycle.ranks.saw(Some(rank));
+        }
+        // One half each, and so a quarter for the follower of the first.
+        assert_eq!(drafts(&mut recycle, 0, 1, 8).tokens(), [2, 3, 4].map(TokenId));
+    }
+
+    #[test]
     fn an_accepted_row_is_believed_before_a_rejected_one() {
         let mut recycle = Recycle::default();
         let mut tree = DraftTree::default();

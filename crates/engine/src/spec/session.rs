@@ -119,4 +119,22 @@ mod tests {
         assert_eq!(drafts(&[1, 2, 5], 9), [6, 7, 8], "not beyond its end");
         assert_eq!(drafts(&[1, 2, 5, 0, 6, 7], 1), [8]);
     }
+
+    #[test]
+    fn an_answer_that_begins_as_predicted_is_not_a_copy_of_the_prompt() {
+        let mut suffix = Suffix::default();
+        let mut asked = request(&[4, 5, 9, 4]);
+        asked.ask.prediction = [5, 6, 7].map(TokenId).to_vec();
+        suffix.add(&asked);
+        let mut drafts = |tokens: &[u32]| drafts_for(&mut suffix, (asked.id, 4), tokens, 2);
+        assert_eq!(drafts(&[4, 5, 9, 4, 5]), [6, 7], "the first token of the answer");
+        assert_eq!(drafts(&[4, 5, 9, 4, 5, 9, 4, 5]), [9, 4], "and later the longest match");
+    }
+
+    #[test]
+    fn a_request_that_has_ended_is_forgotten() {
+        let mut suffix = Suffix::default();
+        assert_eq!(drafts_of(&mut suffix, &[1, 2, 1], 1), [2]);
+        assert!(suffix.sessions.is_empty(), "{suffix:?}");
+    }
 }

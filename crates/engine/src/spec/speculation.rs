@@ -370,6 +370,7 @@ mod tests {
     use super::super::tests::request;
     use super::super::{Lookahead, Recycle};
     use super::*;
+    use crate::Execution;
     use pelton_sched::{SchedulerConfig, Signals, StepOutput, StepUpdates, Tick};
 
     /// A row costs half of a step, which takes so long that making drafts takes no time.
@@ -401,6 +402,50 @@ mod tests {
             n_drafts
         };
         (0..n_steps).map(step).collect()
+    }
+
+    /// Adds a request of this number, and computes its prompt and a token.
+    fn generate(scheduler: &mut Scheduler, speculation: &mut Speculation, id: u64, most: usize) {
+        let mut asked = request(&[7, 1]);
+        asked.id = RequestId(id);
+        asked.ask.service.drafting.most = Some(most);
+        speculation.add(&asked);
+        let (mut plan, mut updates) = (SchedulerOutput::default(), StepUpdates::default());
+        scheduler.add(asked);
+        scheduler.schedule(Tick(id), &Signals::default(), &mut plan);
+        let all = plan.sequences.iter().map(|share| (share.id, TokenId(1)));
+        let step = StepOutput { sampled: all.collect(), ..StepOutput::default() };
+        // Of the last token of each share, 2 is the likeliest to follow.
+        let candidates = plan.sequences.iter().flat_map(|_| (2..10).map(TokenId)).collect();
+        let execution =
+            Execution { step: step.clone(), candidates, n_candidates: 8, ..Execution::default() };
+        speculation.learn(&plan, &execution);
+        scheduler.update(&step, &mut updates);
+    }
+
+    #[test]
+    fn a_step_is_timed_where_all_of_its_requests_may_have_the_same_drafts() {
+        for (second, expected) in [(4, Some((None, 1))), (3, None), (0, None)] {
+            let mut scheduler = Scheduler::new(SchedulerConfig::new(64, 4));
+            let mut speculation = Speculation::new(Vec::new(), SpecConfig::default());
+            for (id, most) in [(1, 4), (2, second)] {
+                generate(&mut scheduler, &mut speculation, id, most);
+            }
+            let generating: Vec<Generating<'_>> = scheduler.generating().collect();
+            assert_eq!(generating.len(), 2);
+            assert_eq!(speculation.kind_of(&generating), expected, "at most 4 and {second}");
+        }
+    }
+
+    #[test]
+    fn the_last_row_of_a_prompt_is_the_one_that_is_learned_from() {
+        let mut scheduler = Scheduler::new(SchedulerConfig::new(64, 4));
+        let config = SpecConfig { is_forced: true, ..SpecConfig::default() };
+        let mut speculation = Speculation::new(vec![Box::new(Recycle::default())], config);
+        generate(&mut scheduler, &mut speculation, 1, 1);
+        speculation.draft(&mut scheduler, &StepCost::default(), None);
+        let row = scheduler.generating().next().expect("it generates");
+        assert_eq!(row.drafts.tokens(), [TokenId(2)], "after 1, with which the prompt ends");
     }
 
     #[test]

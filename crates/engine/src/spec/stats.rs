@@ -177,6 +177,25 @@ mod tests {
     }
 
     #[test]
+    fn each_count_is_added_and_subtracted_by_itself() {
+        let counts = |n: u64| SpecStats {
+            n_drafted: n,
+            n_accepted: 2 * n,
+            drafted_at: std::array::from_fn(|place| n + place as u64),
+            accepted_at: std::array::from_fn(|place| n * (1 + place as u64)),
+            n_verified_rows: 3 * n,
+            draft_ns: 4 * n,
+            saved_ns: -5 * n as i64,
+            n_failures: 6 * n,
+            n_forced: 7 * n,
+        };
+        let sum = counts(10).and(&counts(3));
+        let drafted_at = std::array::from_fn(|place| 13 + 2 * place as u64);
+        assert_eq!(sum, SpecStats { drafted_at, ..counts(13) });
+        assert_eq!(sum.since(&counts(3)), counts(10));
+    }
+
+    #[test]
     fn places_beyond_the_last_one_count_in_the_sums_alone() {
         let depths: Vec<usize> = (0..COUNTED_PLACES + 3).collect();
         let mut stats = SpecStats::default();

@@ -181,6 +181,20 @@ mod tests {
     }
 
     #[test]
+    fn drafting_ends_early_where_it_brings_less_than_half_in_the_same_time() {
+        let pace = |n_tokens, ns, usual_ns| Pace { n_tokens, ns, usual_ns };
+        let plain = pace(100.0, 100_000.0, 1_000.0);
+        for (ns, expected) in [(10_000.0, false), (19_000.0, false), (21_000.0, true)] {
+            let drafting = pace(10.0, ns, 1_000.0);
+            let trial = Trial { drafting, plain, ..Trial::default() };
+            assert_eq!(trial.is_far_behind(), expected, "{ns} ns for ten tokens");
+            assert!(!Trial { drafts: false, ..trial }.is_far_behind(), "it does not draft");
+            let soon = Trial { drafting: pace(10.0, ns, ns), ..trial };
+            assert!(!soon.is_far_behind(), "one step tells nothing");
+        }
+    }
+
+    #[test]
     fn what_pays_later_is_found_later() {
         let (mut trials, kind) = (Trials::default(), (Some(1), 3));
         let mut n_drafting = 0;
