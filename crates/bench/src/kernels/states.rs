@@ -1,4 +1,5 @@
-//! Recurrent layers: a decoding row at the beginning and at the end of a chunk, and a prompt.
+//! Recurrent layers: a decoding row at the beginning, in the middle and at the end of a chunk, and a
+//! prompt.
 //!
 //! ```text
 //!                 state of a sequence                  operations of a row
@@ -10,9 +11,10 @@
 //! ```
 //!
 //! A decoded row reads the state once. At the end of a chunk the keys and updates of its 63 rows before are
-//! read as well. Where rows are computed one after the other (selective, wkv), a decoded row writes the
-//! state, too, wherever it is in its chunk, and each call takes the row after that of the call before. A
-//! prompt reads and writes the state once per chunk of 64 rows.
+//! read as well; the row in the middle is the mean of a chunk. Where rows are computed one after the
+//! other (selective, wkv), a decoded row writes the state, too, wherever it is in its chunk, and each
+//! call takes the row after that of the call before. A prompt reads and writes the state once per chunk
+//! of 64 rows.
 //!
 //! Every rule is measured with states in f32 and in bf16. The running state of selective and wkv is
 //! always f32.
@@ -67,7 +69,8 @@ pub(super) fn blocks(sizes: &Sizes) -> Vec<Block> {
         kind(Rule::Wkv, [32, 32, 64, 64]),
     ];
     let of_kind = |kind: Kind| {
-        let places = if kind.runs() { &[0][..] } else { &[0, STATE_CHUNK - 1][..] };
+        let places =
+            if kind.runs() { &[0][..] } else { &[0, STATE_CHUNK / 2 - 1, STATE_CHUNK - 1][..] };
         let decode = places.iter().map(move |n_before| kind.block(sizes, 1, *n_before));
         decode.chain([kind.block(sizes, sizes.prompt, 0)])
     };
