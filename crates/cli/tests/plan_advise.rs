@@ -198,6 +198,33 @@ fn wishes_that_cannot_be_met_are_refused_or_marked() {
     );
 }
 
+#[test]
+fn settings_replace_earlier_ones_and_no_other_file() {
+    let folder = tempfile::tempdir().expect("temp");
+    let model = bare_config(folder.path());
+    let file = folder.path().join("serve.yaml");
+    let path = file.to_str().expect("UTF-8");
+    let advise = |batch: &str| {
+        let args = ["plan", "advise", &model, "--hardware", "xeon-8480", "--batch", batch];
+        pelton(&[&args[..], &["--write", path]].concat())
+    };
+    let settings = |batch| {
+        advise(batch).assert_answered();
+        std::fs::read_to_string(&file).expect("written")
+    };
+    let (first, second) = (settings("2"), settings("4"));
+    assert!(first.contains("max_running: 2\n") && second.contains("max_running: 4\n"), "{second}");
+    for other in ["model: story\nmax_running: 7\n", ""] {
+        std::fs::write(&file, other).expect("written");
+        let refused = advise("2");
+        assert_eq!(refused.code, Some(2));
+        for words in ["serve.yaml exists", "give another name"] {
+            assert!(refused.stderr.contains(words), "{}", refused.stderr);
+        }
+        assert_eq!(std::fs::read_to_string(&file).expect("there"), other);
+    }
+}
+
 /// Writes a record of this machine with the figures of a known profile, since a quick doctor keeps
 /// none.
 fn write_record(folder: &std::path::Path) {

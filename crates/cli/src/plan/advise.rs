@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::num::NonZeroUsize;
 use std::path::Path;
 
@@ -322,6 +322,24 @@ fn stem(model: &str) -> String {
     name.map_or("model".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
+/// The beginning of the files that this command writes.
+const WRITTEN: &str = "# Written by `pelton plan advise` for ";
+
+/// Whether another run may replace the file at `path`: this command wrote it, or there is none.
+fn is_own(path: &Path) -> std::io::Result<bool> {
+    match std::fs::metadata(path) {
+        // A pipe waits for a writer, and a device may have no end.
+        Ok(found) if !found.is_file() => return Ok(false),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
+        found => found?,
+    };
+    let mut start = [0; WRITTEN.len()];
+    match File::open(path)?.read_exact(&mut start) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+        read => read.map(|()| start == WRITTEN.as_bytes()),
+    }
+}
+
 /// Writes the settings for the server.
 fn write(path: &Path, report: &Report, model: &str) -> Result<()> {
     if let Some(broken) = report.advice.checks.iter().find(|check| !check.holds) {
@@ -330,9 +348,15 @@ fn write(path: &Path, report: &Report, model: &str) -> Result<()> {
             Failure::new(message).hint("raise `--memory` or `--loss`, or shorten the requests")
         );
     }
+    if !is_own(path).map_err(|error| Failure::write(path, &error))? {
+        let path = path.display();
+        let message =
+            format!("`--write`: {path} exists, and `pelton plan advise` did not write it");
+        return Err(Failure::new(message).hint("give another name, or move that file away"));
+    }
     let Settings { weights, kv_dtype, max_running, max_context, prefix_cache, drafts } =
         &report.advice.settings;
-    let mut text = format!("# Written by `pelton plan advise` for {}.\n", report.scenario.words);
+    let mut text = format!("{WRITTEN}{}.\n", report.scenario.words);
     // A configuration stands for the folder that it lies in.
     let model = model.strip_suffix("config.json").map_or(model, |folder| match folder {
         "" => ".",

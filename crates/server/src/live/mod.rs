@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pelton_base::TenantId;
-use pelton_llm::{EngineMetrics, Mix};
+use pelton_llm::EngineMetrics;
 
 use self::control::{Control, Readings};
 use self::meter::{Quantiles, Times, rate};
@@ -176,17 +176,10 @@ impl Watched {
         let busy_ratio = self.past.rates(second, &sample).busy_ratio;
         self.past.add(second, sample);
         self.control.advance(second);
-        let n_begun = sum.begun.0.iter().sum::<u64>().max(1) as f64;
-        let mean = |history: &[u64]| history.iter().sum::<u64>() as f64 / n_begun;
-        let mix = Mix {
-            prompt_tokens: mean(&sum.prompt.0),
-            cached_tokens: mean(&sum.cached.0),
-            generated_tokens: mean(&sum.generated.0),
-        };
         self.scale.look(&Load {
             requests_per_second: rate(&sum.requests.0, second),
             waiting: metrics.n_waiting,
-            seconds_per_request: metrics.seconds_per_request(&mix),
+            seconds_per_request: metrics.seconds_per_request(&sum.mix()),
         });
         let p95 = |of: fn(&Times) -> Option<f32>| {
             let times = sum.times.iter().filter_map(of).collect();

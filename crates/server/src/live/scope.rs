@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use pelton_base::{FinishReason, Usage};
+use pelton_llm::Mix;
 
 use super::meter::{Meter, Recent, Times, WINDOW_SECONDS};
 use crate::metrics::{ENDINGS, ending};
@@ -51,6 +52,18 @@ pub(super) struct Sum {
     pub(super) times: Vec<Times>,
 }
 
+impl Sum {
+    /// Mean tokens of the requests of the window that got their first token.
+    pub(super) fn mix(&self) -> Mix {
+        let n_begun = self.begun.total().max(1) as f64;
+        Mix {
+            prompt_tokens: self.prompt.total() as f64 / n_begun,
+            cached_tokens: self.cached.total() as f64 / n_begun,
+            generated_tokens: self.generated.total() as f64 / n_begun,
+        }
+    }
+}
+
 /// A count for each complete second of the window, the oldest first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct History(pub(super) [u64; WINDOW_SECONDS as usize]);
@@ -58,6 +71,12 @@ pub(super) struct History(pub(super) [u64; WINDOW_SECONDS as usize]);
 impl Default for History {
     fn default() -> Self {
         Self([0; WINDOW_SECONDS as usize])
+    }
+}
+
+impl History {
+    pub(super) fn total(&self) -> u64 {
+        self.0.iter().sum()
     }
 }
 
@@ -164,5 +183,29 @@ impl Drop for Open {
             true => state.counts.running -= 1,
             false => state.counts.waiting -= 1,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_request_has_its_share_of_all_tokens_of_the_window() {
+        let history = |first, last| {
+            let mut history = History::default();
+            (history.0[0], history.0[WINDOW_SECONDS as usize - 1]) = (first, last);
+            history
+        };
+        let tokens = |prompt_tokens, cached_tokens, generated_tokens| Mix {
+            prompt_tokens,
+            cached_tokens,
+            generated_tokens,
+        };
+        let mut sum = Sum::default();
+        assert_eq!(sum.mix(), tokens(0.0, 0.0, 0.0), "no request at all");
+        sum.begun = history(1, 3);
+        (sum.prompt, sum.cached, sum.generated) = (history(10, 20), history(0, 6), history(7, 0));
+        assert_eq!(sum.mix(), tokens(7.5, 1.5, 1.75));
     }
 }

@@ -76,8 +76,7 @@ impl Traffic {
         const { assert!(ENDINGS.len() == 4) };
         let counts = sum.counts;
         let [stop, length, abort, error] = counts.ended;
-        let (n_prompt, n_cached) =
-            (sum.prompt.0.iter().sum::<u64>(), sum.cached.0.iter().sum::<u64>());
+        let (n_prompt, n_cached) = (sum.prompt.total(), sum.cached.total());
         let quantiles = |of: fn(&Times) -> Option<f32>| {
             Quantiles::of(sum.times.iter().filter_map(of).collect())
         };
