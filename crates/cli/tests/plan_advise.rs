@@ -214,7 +214,11 @@ fn settings_replace_earlier_ones_and_no_other_file() {
     };
     let (first, second) = (settings("2"), settings("4"));
     assert!(first.contains("max_running: 2\n") && second.contains("max_running: 4\n"), "{second}");
-    for other in ["model: story\nmax_running: 7\n", ""] {
+    for other in [
+        "# Written by hand, and there is no other copy of it.\nmodel: story\n",
+        "model: story\n",
+        "",
+    ] {
         std::fs::write(&file, other).expect("written");
         let refused = advise("2");
         assert_eq!(refused.code, Some(2));
