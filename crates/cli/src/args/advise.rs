@@ -73,7 +73,7 @@ pub(crate) struct AdviseArgs {
     /// beside the expected ones; weights stay as they are
     #[arg(long, conflicts_with = "hardware", help_heading = "Output")]
     pub(crate) measure: bool,
-    /// Write the settings for `pelton serve --config`, over earlier ones of this command
+    /// Write the settings for `pelton serve --config`; replace a file only if this command wrote it
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) write: Option<PathBuf>,
     /// One JSON object on stdout
