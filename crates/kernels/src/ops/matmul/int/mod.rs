@@ -37,7 +37,7 @@
 //! at 2, 141 to 122 at 5, 163 to 127 at 8; 6, 12, 16 and 24 KiB give 128, 128, 132 and - at 5, 140,
 //! 140, 145 and 150 at 8.
 //!
-//! Many rows of weights of a byte each are multiplied with two panels at a time ([`pairs`]).
+//! On AVX-512 with VNNI many rows are multiplied with two panels at a time ([`pairs`]).
 //!
 //! Tried and dropped (GOP/s of two threads on Zen 4, weights in cache, peak 940): two panels at a
 //! time with 8 rows (Q8G32 650, Q4K 557, against 690 and 588) or 6 rows (620, 600), their float

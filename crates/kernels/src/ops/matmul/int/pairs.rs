@@ -1,4 +1,4 @@
-//! Two panels at a time, for weights of a byte each and AVX-512 with VNNI.
+//! Two panels at a time, for AVX-512 with VNNI.
 //!
 //! ```text
 //!                  x of a row, broadcast once
@@ -12,15 +12,21 @@
 //! product. A core that does two products and two loads in a cycle then waits for the loads; here
 //! two products share one. Values and their order are the parent's, so that the bits are the same.
 //!
-//! It pays where weights have a byte each (Q8G32 on two Zen 5 cores, peak 2200 GOP/s: 1100, 1250
-//! and 1345 to 1290, 1430 and 1510 at M = 32, 64 and 512), after the rows of the first chunk, which
-//! bring the weights to the cache. Tried and dropped: the same for smaller weights, which have to
-//! be unpacked for 6 rows in place of 8 (up to 4 % faster, Q3K 25 % slower); 4 rows by 2 or 3 by 4
-//! panels (no faster); a parent that takes one panel or two (single panels of some layouts 5 to
-//! 15 % slower, because the compiler arranges the loop in another way); prefetching.
+//! It pays for the rows after those of the first chunk, which bring the weights to the cache. Two
+//! Ice Lake cores, medians of the best call of four runs, in GOP/s at M = 32 and 512, single panels
+//! before: Q4G32 641 and 613, 829 and 777 by pairs; Iq4Nl 558 and 572, 751 and 756; Q5G32 451 and 433,
+//! 643 and 560; Int4G128 602 and 540, 703 and 683; Q4K 597 and 580, 678 and 664. Two Zen 5 cores, peak
+//! 2200, at M = 32, 64 and 512: Q8G32 1100, 1250 and 1345, by pairs 1290, 1430 and 1510; smaller weights
+//! up to 4 % faster.
+//!
+//! Weights whose halves of a group have scales of their own ([`IntLayout::SPLIT`]) are left out: they
+//! take long to unpack, here for 6 rows in place of 8 (Q3K 25 % slower on Zen 5). Tried and dropped: 4
+//! rows by 2 or 3 by 4 panels (no faster); a parent that takes one panel or two (single panels of some
+//! layouts 5 to 15 % slower, because the compiler arranges the loop in another way); prefetching; scales
+//! and biases of both panels at once for each row (Q8G32 on the Ice Lake 2 to 5 % slower at M = 32).
 
 use super::avx512::Vnni;
-use super::{Dot, Loop, is_bytes};
+use super::{Dot, Loop};
 use crate::layout::int::{Block, IntLayout};
 use crate::layout::{GROUP, PANEL};
 use crate::ops::matmul::Tile;
@@ -34,7 +40,7 @@ const LEAST_ROWS: usize = 5;
 
 /// Whether this kernel multiplies rows of a layout.
 pub(super) const fn pays<L: IntLayout>() -> bool {
-    is_bytes::<L>() && Loop::<Avx512, Vnni, L>::IS_SIGNED && !L::SPLIT
+    !L::SPLIT
 }
 
 /// Rows of a block of `m` that are multiplied by single panels: so many that the rows after them
@@ -95,6 +101,7 @@ pub(super) unsafe fn micro<L: IntLayout, const MR: usize>(
                     ($pair:literal) => {
                         let w = L::weights(s, block[0], in_block, $pair);
                         let v = L::weights(s, block[1], in_block, $pair);
+                        // VNNI takes weights with and without a sign in the same form.
                         for quad in 0..2 {
                             let x = x.add(group * GROUP + $pair * 8 + quad * 4);
                             for mr in 0..MR {
