@@ -46,6 +46,9 @@ impl LeastBlock {
         unit: 32,
         shared_rows: 128,
     };
+    /// Weights that are widened once for each block of rows.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) const WIDENED: Self = Self { rows: 4 * ROW_BLOCK_UNIT, ..Self::TUNED };
     /// Rows from which larger blocks pay.
     pub(super) const MANY_ROWS: usize = 48;
 }
@@ -77,7 +80,7 @@ impl Cut {
         let (row_bytes, least) = match form {
             Form::Int8(_) => (w.k(), cpu.kernels.matmul.least),
             Form::Bf16 => (w.k() * 2, cpu.kernels.matmul.least),
-            Form::F32 | Form::Rounded => (w.k() * 4, LeastBlock::TUNED),
+            Form::F32 | Form::Rounded => (w.k() * 4, cpu.kernels.matmul.least_float),
         };
         let is_many = m >= LeastBlock::MANY_ROWS;
         let unit = if is_many { least.rows } else { ROW_BLOCK_UNIT };

@@ -151,6 +151,8 @@ pub(crate) struct Table {
     pub(crate) bf16: Option<Bf16Kernel>,
     /// Blocks of bf16 and int8 products, where kernels want larger ones than the tuning finds.
     least: LeastBlock,
+    /// The same of products of floats.
+    least_float: LeastBlock,
 }
 
 /// A kernel for pairs of bf16, and whether to use it.
@@ -182,7 +184,10 @@ impl Table {
 }
 
 macro_rules! table {
-    ($(#[$meta:meta])* $name:ident, float $float:ident, int $int:ident, bf16 $bf16:expr) => {
+    (
+        $(#[$meta:meta])*
+        $name:ident, float $float:ident by $least:ident, int $int:ident, bf16 $bf16:expr
+    ) => {
         $(#[$meta])*
         pub(crate) static $name: Table = Table {
             float: |layout| with_layout!(layout,
@@ -196,21 +201,22 @@ macro_rules! table {
             int_many: None,
             bf16: $bf16,
             least: LeastBlock::TUNED,
+            least_float: LeastBlock::$least,
         };
     };
 }
-table!(SCALAR, float scalar, int scalar, bf16 None);
+table!(SCALAR, float scalar by TUNED, int scalar, bf16 None);
 table!(
     #[cfg(target_arch = "x86_64")]
-    AVX2, float avx2, int avx2, bf16 None
+    AVX2, float avx2 by TUNED, int avx2, bf16 None
 );
 table!(
     #[cfg(target_arch = "x86_64")]
-    AVXVNNI, float avx2, int avxvnni, bf16 None
+    AVXVNNI, float avx2 by TUNED, int avxvnni, bf16 None
 );
 table!(
     #[cfg(target_arch = "x86_64")]
-    AVX512VNNI, float avx512, int avx512vnni,
+    AVX512VNNI, float avx512 by WIDENED, int avx512vnni,
     bf16 Some(Bf16Kernel::PAIRS)
 );
 #[cfg(target_arch = "x86_64")]
@@ -227,10 +233,10 @@ pub(crate) static AMX: Table = Table {
 };
 table!(
     #[cfg(target_arch = "x86_64")]
-    AVX512, float avx512, int avx512, bf16 None
+    AVX512, float avx512 by WIDENED, int avx512, bf16 None
 );
 #[cfg(all(test, target_arch = "x86_64"))]
-table!(AVXVNNI_BY_AVX512, float avx2, int avxvnni_by_avx512, bf16 None);
+table!(AVXVNNI_BY_AVX512, float avx2 by TUNED, int avxvnni_by_avx512, bf16 None);
 /// With `vdpbf16ps` wherever it exists, and without it, so that tests reach both.
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) static AVX512_BF16: Table = Table {

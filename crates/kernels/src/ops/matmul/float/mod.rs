@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The loop is written once, over a layout ([`FloatLayout`]) and an instruction set ([`Bytes`]);
-//! `shells.rs` compiles it for the target features of each table entry. bf16 has two more kernels,
-//! for CPUs that multiply pairs of bf16 fast (`bf16.rs`) and for tile registers (`tiles.rs`), with
-//! the same bits.
+//! `shells.rs` compiles it for the target features of each table entry. On AVX-512 many rows have a
+//! kernel of their own (`blocked.rs`); bf16 has two more, for CPUs that multiply pairs of bf16 fast
+//! (`bf16.rs`) and for tile registers (`tiles.rs`). All have the same bits.
 //!
 //! Registers on AVX-512 at MR = 8, NR = 2: 16 accumulators, 4 weights, a broadcast. On AVX2 at
 //! MR = 6, NR = 1: 12 accumulators, 2 weights, a broadcast of 16. At M = 1 four panels make four
@@ -24,6 +24,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod bf16;
+#[cfg(target_arch = "x86_64")]
+mod blocked;
 mod reference;
 #[cfg(target_arch = "x86_64")]
 mod shells;

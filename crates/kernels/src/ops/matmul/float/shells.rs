@@ -1,6 +1,6 @@
 //! The loop of the parent compiled for the target features of each instruction set.
 
-use super::{FloatRows, Tile, micro};
+use super::{FloatRows, Tile, blocked, micro};
 use crate::layout::float::FloatLayout;
 use crate::simd::{Avx2, Avx512};
 
@@ -34,8 +34,27 @@ macro_rules! shell {
     };
 }
 
+/// AVX-512.
+///
+/// # Safety
+///
+/// This CPU has the features below.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+pub(in crate::ops::matmul) unsafe fn avx512<L: FloatLayout>(tile: &Tile<'_, FloatRows<'_>>) {
+    let (many, others) = blocked::split(tile, blocked::n_panels(tile));
+    // SAFETY: the features of this function are those of both kernels.
+    unsafe {
+        if many.n_panels > 0 {
+            blocked::tile::<L>(&many);
+        }
+        if others.n_panels > 0 {
+            avx512_single::<L>(&others);
+        }
+    }
+}
+
 shell!(
-    avx512, avx512_rows, features "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq", Avx512,
+    avx512_single, avx512_rows, features "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq", Avx512,
     tall 8: [5 => 2, 6 => 2, 7 => 2, 8 => 2], short 4: [1 => 4, 2 => 4, 3 => 4, 4 => 4]
 );
 shell!(
