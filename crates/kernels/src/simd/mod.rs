@@ -29,6 +29,8 @@ mod avx512;
 pub(crate) mod bytes;
 pub(crate) mod math;
 mod narrow;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod products;
 mod scalar;
 mod shells;
 #[cfg(test)]

@@ -313,7 +313,10 @@ fn chunk<S: Simd, T: KvElement>(
             score_path(s, chunk, scores, &path);
         }
     }
-    weights(s, chunk, scores, out);
+    weights(s, chunk, 0..n_flat, scores, out);
+    if T::HAS_SCALES {
+        scale_weights(chunk, scores);
+    }
     if chunk.shape.values_in_keys {
         weigh_keys(s, chunk, scores, turned, out.acc);
     } else {
@@ -348,18 +351,19 @@ pub(super) fn largest<S: Simd, T: KvElement>(
     }
 }
 
-/// Turns the scores of all flat rows into weights, and sets the maxima and the sums of `out`.
+/// Turns the scores of these flat rows into weights without the scales of values, and sets their maxima
+/// and sums.
 #[inline(always)]
-fn weights<S: Simd, T: KvElement>(
+pub(super) fn weights<S: Simd, T: KvElement>(
     s: S,
     chunk: &Chunk<'_, T>,
+    flats: Range<usize>,
     scores: &mut [f32],
     out: &mut State<'_>,
 ) {
-    let n_flat = chunk.n_flat();
     let lines = scores.chunks_mut(LINES * SCORE_LINE);
-    for (first, lines) in (0..n_flat).step_by(LINES).zip(lines) {
-        let flats = first..(first + LINES).min(n_flat);
+    for (first, lines) in flats.clone().step_by(LINES).zip(lines) {
+        let flats = first..(first + LINES).min(flats.end);
         largest(s, chunk, flats.clone(), lines, out.max);
         for (flat, line) in flats.zip(lines.chunks_exact_mut(SCORE_LINE)) {
             let (low, high) = chunk.visible(flat);
@@ -371,9 +375,37 @@ fn weights<S: Simd, T: KvElement>(
             };
         }
     }
-    if T::HAS_SCALES {
-        scale_weights(chunk, scores);
+}
+
+/// Scales of the keys, and of the values, of the columns of a chunk.
+#[cfg(target_arch = "x86_64")]
+pub(super) type Scales = [[f32; CHUNK]; 2];
+
+/// Puts the scales of the keys and of the values of these columns side by side, as far as they exist.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn gather_scales<T: KvElement>(
+    chunk: &Chunk<'_, T>,
+    columns: Range<usize>,
+    [of_keys, of_values]: &mut Scales,
+) {
+    for column in columns.step_by(LANES) {
+        let position = chunk.start + column;
+        if let Some(scales) = chunk.key_group(position).scales {
+            of_keys[column..column + LANES].copy_from_slice(scales);
+        }
+        let (scales, _) = chunk.value_scales(position, position + LANES);
+        of_values[column..column + LANES].copy_from_slice(scales);
     }
+}
+
+/// A kernel of [`chunk`].
+pub(super) type Kernel<T> = unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>);
+
+/// An element type, and its kernel for chunks that are computed by no other one.
+#[cfg(target_arch = "x86_64")]
+pub(super) trait Vectors: KvElement {
+    /// On AVX-512.
+    const ON_AVX512: Kernel<Self>;
 }
 
 /// Writes the shells of [`chunk`] for one element type.
@@ -386,6 +418,10 @@ macro_rules! chunk_shells {
         shells! {
             pub(super) mod $shells =
                 $generic(c: &Chunk<'_, $type>, scores: &mut [f32], out: &mut State<'_>)
+        }
+        #[cfg(target_arch = "x86_64")]
+        impl Vectors for $type {
+            const ON_AVX512: Kernel<Self> = $shells::avx512;
         }
     };
 }

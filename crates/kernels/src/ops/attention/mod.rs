@@ -57,10 +57,10 @@
 //! all heads, keys of 576 of which 512 are the value), only keys are stored. Their groups are
 //! transposed in scratch, and then everything is as above, to the bit.
 //!
-//! **Work.** An item is up to 64 (query row, head) pairs of one KV head, 512 with tile registers:
-//! the heads of a group share each K and V brought into cache, and so do the rows of a prompt;
-//! groups of more than 16 heads are several items. When there are fewer items than the team can
-//! share evenly, items are cut by chunks as well, so that one long sequence uses every thread; a
+//! **Work.** An item is up to 64 (query row, head) pairs of one KV head, 192 on AVX-512, 512 with tile
+//! registers: the heads of a group share each K and V brought into cache, and so do the rows of a
+//! prompt; groups of more than 16 heads are several items. When there are fewer items than the team
+//! can share evenly, items are cut by chunks as well, so that one long sequence uses every thread; a
 //! second, small wave merges. Both ways give the same bits.
 //!
 //! ```text
@@ -85,8 +85,8 @@
 //! overlap: the lines of the values are prefetched while keys are multiplied, and the lines of the
 //! next keys while values are (`coming.rs`).
 //!
-//! A prompt of `m` rows does `m` times the operations on `m · group / 64` times the bytes (512 with
-//! tiles), which at a few thousand positions come from the third-level cache.
+//! A prompt of `m` rows does `m` times the operations on `m · group / 64` times the bytes (192 and 512
+//! in place of 64, as above), which at a few thousand positions come from the third-level cache.
 //!
 //! **Numbers out of range.** A NaN score makes its own row NaN, and no other row. A row with no
 //! visible key (a window of 0) gives zeros, and so does a row whose scores are all `-inf`.
@@ -122,6 +122,8 @@ mod tiles;
 mod tree;
 mod weigh;
 mod weigh_keys;
+#[cfg(target_arch = "x86_64")]
+mod widened;
 
 use half::{bf16, f16};
 
@@ -152,35 +154,43 @@ pub(crate) struct Table {
     pub(crate) kv: &'static kv::Table,
 }
 
+/// Writes the table of an instruction set: the kernels of chunks of f32, f16, bf16, fp8 and int8, and
+/// of everything else.
 macro_rules! table {
-    ($(#[$meta:meta])* $name:ident, $shell:ident) => {
-        table!(
-            $(#[$meta])* $name,
-            $shell,
-            [chunk::bf16_shells::$shell, chunk::fp8_shells::$shell, chunk::int8_shells::$shell],
-            cut::FLAT_ROWS,
-            $name
-        );
-    };
     (
         $(#[$meta:meta])* $name:ident,
         $shell:ident,
-        [$bf16:expr, $fp8:expr, $int8:expr],
+        [$f32:expr, $f16:expr, $bf16:expr, $fp8:expr, $int8:expr $(,)?],
         $flat_rows:expr,
         $kv:ident
     ) => {
         $(#[$meta])*
         pub(crate) static $name: Table = Table {
             flat_rows: $flat_rows,
-            chunk_f32: chunk::f32_shells::$shell,
+            chunk_f32: $f32,
             chunk_bf16: $bf16,
-            chunk_f16: chunk::f16_shells::$shell,
+            chunk_f16: $f16,
             chunk_fp8: $fp8,
             chunk_int8: $int8,
             merge: merge::merge_shells::$shell,
             finish: merge::finish_shells::$shell,
             kv: &kv::$kv,
         };
+    };
+    ($(#[$meta:meta])* $name:ident, $shell:ident) => {
+        table!(
+            $(#[$meta])* $name,
+            $shell,
+            [
+                chunk::f32_shells::$shell,
+                chunk::f16_shells::$shell,
+                chunk::bf16_shells::$shell,
+                chunk::fp8_shells::$shell,
+                chunk::int8_shells::$shell,
+            ],
+            cut::FLAT_ROWS,
+            $name
+        );
     };
 }
 table!(SCALAR, scalar);
@@ -192,13 +202,16 @@ table!(
 table!(
     #[cfg(target_arch = "x86_64")]
     AVX512,
-    avx512
+    avx512,
+    [widened::chunk, widened::chunk, widened::chunk, widened::chunk, widened::chunk],
+    widened::FLAT_ROWS,
+    AVX512
 );
 table!(
     #[cfg(target_arch = "x86_64")]
     AMX,
     avx512,
-    [tiles::chunk, tiles::chunk, tiles::chunk],
+    [widened::chunk, widened::chunk, tiles::chunk, tiles::chunk, tiles::chunk],
     tiles::FLAT_ROWS,
     AVX512
 );

@@ -59,7 +59,7 @@ thread_local! {
 
 /// Calls `f` with `n` floats of this thread's memory, whose contents are arbitrary; they begin a
 /// line of memory, so that lines of scores and sums, which are whole vectors, do too.
-fn with_floats<R>(
+pub(super) fn with_floats<R>(
     memory: &'static std::thread::LocalKey<RefCell<Vec<f32>>>,
     n: usize,
     f: impl FnOnce(&mut [f32]) -> R,

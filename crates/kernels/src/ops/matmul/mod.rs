@@ -428,7 +428,7 @@ fn with_scratch<R>(n: usize, with: impl FnOnce(&mut [f32]) -> R) -> R {
 
 /// Cuts `m` rows into the fewest chunks of at most `max`, as equal as they can be.
 #[inline(always)]
-fn row_chunks(m: usize, max: usize) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn row_chunks(m: usize, max: usize) -> impl Iterator<Item = Range<usize>> {
     let n_chunks = m.div_ceil(max);
     (0..n_chunks).map(move |i| i * m / n_chunks..(i + 1) * m / n_chunks)
 }

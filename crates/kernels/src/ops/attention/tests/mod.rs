@@ -3,9 +3,9 @@
 mod ahead;
 mod case;
 mod latent;
+mod many_rows;
 mod random;
 mod sinks;
-mod tiles;
 mod tree;
 
 use crate::testing::{Random, bits, row_cpus};

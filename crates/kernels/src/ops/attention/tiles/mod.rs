@@ -63,7 +63,7 @@ use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::chunk::{Chunk, LINES, SCORE_LINE, largest};
+use super::chunk::{Chunk, LINES, SCORE_LINE, Scales, gather_scales, largest};
 use super::merge::State;
 use super::softmax::{BeforeScales, Rounded, Weights};
 use super::weigh::{HALF_BF16, scaled};
@@ -96,7 +96,7 @@ struct Scratch {
     /// Values of the chunk: `[32 elements][blocks][2]`.
     values: Vec<[Stored; 2]>,
     /// Scales of the keys and of the values of the columns, where their type has any.
-    scales: [[f32; CHUNK]; 2],
+    scales: Scales,
 }
 
 impl Scratch {
@@ -137,7 +137,7 @@ pub(super) unsafe fn chunk<T: Tiled>(
     let (low, high) = chunk.seen(0..n_flat);
     if low >= high || !fits(chunk, high) || !unseen_are_finite(chunk, low..high) {
         // SAFETY: this function has the features of the shell.
-        return unsafe { T::VECTORS(chunk, scratch, out) };
+        return unsafe { T::ON_AVX512(chunk, scratch, out) };
     }
     SCRATCH.with_borrow_mut(|memory| {
         let n_flat = n_flat.min(PAIR);
@@ -362,22 +362,6 @@ impl<'a, T: Tiled> Products<'a, T> {
 fn grow(memory: &mut Vec<[Stored; 2]>, n: usize) {
     if memory.len() < n {
         memory.resize(n, [Stored::ZERO; 2]);
-    }
-}
-
-/// Puts the scales of the keys and of the values of these columns side by side, as far as they exist.
-fn gather_scales<T: Tiled>(
-    chunk: &Chunk<'_, T>,
-    columns: Range<usize>,
-    [of_keys, of_values]: &mut [[f32; CHUNK]; 2],
-) {
-    for column in columns.step_by(LANES) {
-        let position = chunk.start + column;
-        if let Some(scales) = chunk.key_group(position).scales {
-            of_keys[column..column + LANES].copy_from_slice(scales);
-        }
-        let (scales, _) = chunk.value_scales(position, position + LANES);
-        of_values[column..column + LANES].copy_from_slice(scales);
     }
 }
 

@@ -5,21 +5,16 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::super::chunk::{Chunk, bf16_shells, fp8_shells, int8_shells};
-use super::super::merge::State;
+use super::super::chunk::{Chunk, Vectors};
 use super::super::score::KeyGroup;
 use super::super::{BLOCK, CHUNK, HALF};
-use crate::ops::kv::KvElement;
 use crate::simd::tiles::{ROW_BYTES, ROWS, Stored};
 use crate::simd::{Avx512, LANES};
 
 /// An element type that tiles multiply: each of its numbers is one of bf16.
-pub(in crate::ops::attention) trait Tiled: KvElement {
+pub(in crate::ops::attention) trait Tiled: Vectors {
     /// Sixteen zeros, for values that do not exist.
     const ZEROS: &'static [Self; LANES];
-
-    /// The vector kernel, for chunks that tiles do not compute.
-    const VECTORS: unsafe fn(&Chunk<'_, Self>, &mut [f32], &mut State<'_>);
 
     /// Element `n` of `low` and of `high` to places `2 n` and `2 n + 1`, as bf16; by way of floats,
     /// whose lower halves are zero.
@@ -44,7 +39,6 @@ pub(in crate::ops::attention) trait Tiled: KvElement {
 
 impl Tiled for bf16 {
     const ZEROS: &'static [Self; LANES] = &[Self::ZERO; LANES];
-    const VECTORS: unsafe fn(&Chunk<'_, Self>, &mut [f32], &mut State<'_>) = bf16_shells::avx512;
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
@@ -78,7 +72,6 @@ impl Tiled for bf16 {
 /// fp8, by its bits.
 impl Tiled for u8 {
     const ZEROS: &'static [Self; LANES] = &[0; LANES];
-    const VECTORS: unsafe fn(&Chunk<'_, Self>, &mut [f32], &mut State<'_>) = fp8_shells::avx512;
 
     #[inline(always)]
     fn are_finite(values: &[Self]) -> bool {
@@ -91,7 +84,6 @@ impl Tiled for u8 {
 
 impl Tiled for i8 {
     const ZEROS: &'static [Self; LANES] = &[0; LANES];
-    const VECTORS: unsafe fn(&Chunk<'_, Self>, &mut [f32], &mut State<'_>) = int8_shells::avx512;
 
     /// The scale of a value may be infinite or NaN; it multiplies the weights of rows that see it.
     #[inline(always)]

@@ -23,15 +23,14 @@
 //! M = 32 bf16, f16 and f32 gain nothing, fp8 and nf4 a third. Blocks of 24 and 192 rows are slower
 //! than of 48 and 96.
 
-use std::arch::asm;
-use std::arch::x86_64::*;
 use std::cell::RefCell;
 
-use super::{FloatRows, HALF, Tile};
+use super::{FloatRows, Tile};
 use crate::layout::PANEL;
 use crate::layout::float::FloatLayout;
 use crate::ops::matmul::{Target, row_chunks};
 use crate::simd::bytes::{Block, Bytes};
+use crate::simd::products::{Rows, in_order, multiply};
 use crate::simd::{Avx512, Simd as _};
 
 /// Panels that are multiplied together.
@@ -42,11 +41,9 @@ const CHUNK: usize = 64;
 const MOST_ROWS: usize = 6;
 /// Least rows of a tile for this kernel; its chunks of rows have 4 and more.
 const LEAST_ROWS: usize = 12;
-/// Inputs that the inner loop takes at a time.
-const STEP: usize = 4;
 
 /// Sixteen floats of each panel.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 struct OfPanels([[f32; PANEL]; PANELS]);
 
@@ -115,7 +112,17 @@ pub(super) unsafe fn tile<L: FloatLayout>(tile: &Tile<'_, FloatRows<'_>>) {
                                 unreachable!("invariant: a chunk of {n_rows} rows has a kernel")
                             }
                         };
-                        multiply(tile, rows.start, start, scratch);
+                        let terms = bytemuck::cast_slice(&scratch.weights);
+                        let (x, sums) = (tile.x, &mut scratch.sums[rows.clone()]);
+                        let rows = Rows {
+                            factors: &x.data[rows.start * x.stride + start..],
+                            stride: x.stride,
+                            sums: bytemuck::cast_slice_mut(sums),
+                            sum_stride: PANELS * PANEL,
+                            // The first chunk replaces the sums of the panels before.
+                            adds: start > 0,
+                        };
+                        multiply(rows, terms);
                     }
                 }
             }
@@ -144,97 +151,18 @@ unsafe fn widen<L: FloatLayout>(
             let panel = Block::new(tile.w.as_ptr().add((panel + nr) * tile.panel_bytes));
             for pair in 0..CHUNK / 2 {
                 let [first, second] = L::pair(s, panel, start / 2 + pair);
-                s.store(first, &mut weights[in_order::<L>(2 * pair)].0[nr]);
-                s.store(second, &mut weights[in_order::<L>(2 * pair + 1)].0[nr]);
+                s.store(first, &mut weights[in_order(2 * pair, L::IN_HALVES)].0[nr]);
+                s.store(second, &mut weights[in_order(2 * pair + 1, L::IN_HALVES)].0[nr]);
             }
         }
     }
 }
 
-/// The place of an input in the order of the sum: of each pair, the second comes first where a layout
-/// is summed up in halves.
-const fn in_order<L: FloatLayout>(input: usize) -> usize {
-    if L::IN_HALVES { input ^ 1 } else { input }
-}
+type Multiply = unsafe fn(Rows<'_>, &[[[f32; PANEL]; PANELS]]);
 
-type Multiply = unsafe fn(&Tile<'_, FloatRows<'_>>, usize, usize, &mut Scratch);
-
-/// [`multiply`] for a layout.
+/// The product of `MR` rows for a layout.
 const fn multiply_for<L: FloatLayout, const MR: usize>() -> Multiply {
-    if L::IN_HALVES { multiply::<MR, true> } else { multiply::<MR, false> }
-}
-
-/// Adds the products of `MR` rows, from row `row` on, with the weights of the chunk that begins with
-/// input `start`.
-///
-/// # Safety
-///
-/// The rows and inputs are inside the tile and `scratch` has their weights and sums; this CPU has the
-/// features below.
-#[expect(clippy::needless_range_loop, reason = "sums and weights have the same panels")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn multiply<const MR: usize, const IN_HALVES: bool>(
-    tile: &Tile<'_, FloatRows<'_>>,
-    row: usize,
-    start: usize,
-    scratch: &mut Scratch,
-) {
-    let stride = tile.x.stride;
-    let part = if IN_HALVES { HALF } else { CHUNK };
-    // SAFETY: the caller vouches for rows, inputs, weights and sums.
-    unsafe {
-        let mut x = tile.x.data.as_ptr().add(row * stride + start);
-        let mut w = scratch.weights.as_ptr().cast::<f32>();
-        let sums = scratch.sums.as_mut_ptr().add(row).cast::<f32>();
-        // The first chunk begins with zeros.
-        let mut has_sums = if start == 0 { 0 } else { u16::MAX };
-        let mut first = [[_mm512_setzero_ps(); PANELS]; MR];
-        for idx in 0..CHUNK / part {
-            let mut acc = [[_mm512_setzero_ps(); PANELS]; MR];
-            if !IN_HALVES {
-                for mr in 0..MR {
-                    for nr in 0..PANELS {
-                        let sum = sums.add((mr * PANELS + nr) * PANEL);
-                        acc[mr][nr] = _mm512_maskz_load_ps(has_sums, sum);
-                    }
-                }
-            }
-            for _ in 0..part / STEP {
-                for i in 0..STEP {
-                    let mut weights = [_mm512_setzero_ps(); PANELS];
-                    for nr in 0..PANELS {
-                        weights[nr] = _mm512_load_ps(w.add((i * PANELS + nr) * PANEL));
-                    }
-                    for mr in 0..MR {
-                        let at = if IN_HALVES { i ^ 1 } else { i };
-                        let x = _mm512_set1_ps(*x.add(mr * stride + at));
-                        for nr in 0..PANELS {
-                            acc[mr][nr] = _mm512_fmadd_ps(x, weights[nr], acc[mr][nr]);
-                        }
-                    }
-                }
-                (x, w) = (x.add(STEP), w.add(STEP * PANELS * PANEL));
-            }
-            if IN_HALVES && idx % 2 == 0 {
-                first = acc;
-                continue;
-            }
-            for mr in 0..MR {
-                for nr in 0..PANELS {
-                    let sum = sums.add((mr * PANELS + nr) * PANEL);
-                    let mut y = acc[mr][nr];
-                    if IN_HALVES {
-                        let before = _mm512_maskz_load_ps(has_sums, sum);
-                        y = _mm512_add_ps(before, _mm512_add_ps(first[mr][nr], y));
-                    }
-                    _mm512_store_ps(sum, y);
-                }
-            }
-            has_sums = u16::MAX;
-            // The compiler would keep the sums on the stack.
-            asm!("", options(nostack, preserves_flags));
-        }
-    }
+    if L::IN_HALVES { multiply::<MR, PANELS, true> } else { multiply::<MR, PANELS, false> }
 }
 
 /// Writes the results of four panels.

@@ -1,11 +1,9 @@
-//! Shapes that tile registers compute, where the processor has them.
+//! Shapes of many rows, which have kernels of their own: tile registers, and keys and values that are
+//! widened once for all rows.
 
 use super::case::Case;
 use crate::KvDtype;
 use crate::testing::{Random, bits, row_cpus};
-
-/// The types of keys and values that tiles multiply.
-const TYPES: [KvDtype; 3] = [KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int8];
 
 /// A case of keys of `dims.0` elements and values of `dims.1`.
 fn case(random: &mut Random, n: usize, heads: (usize, usize), dims: (usize, usize)) -> Case {
@@ -16,7 +14,7 @@ fn case(random: &mut Random, n: usize, heads: (usize, usize), dims: (usize, usiz
 }
 
 #[test]
-fn tiles_of_every_height_and_width_have_the_bits_of_the_scalar_kernel() {
+fn blocks_of_every_height_and_width_have_the_bits_of_the_scalar_kernel() {
     let mut random = Random::new(90);
     let cpus = row_cpus();
     // The scalar kernel on other teams and in steps is for the tests of all kernels (`random`).
@@ -33,7 +31,9 @@ fn tiles_of_every_height_and_width_have_the_bits_of_the_scalar_kernel() {
         let mut case = case(&mut random, n, heads, dims);
         case.window = window;
         case.sinks = Some(random.normals(heads.0));
-        for (dtype, block_size) in TYPES.into_iter().flat_map(|dtype| [(dtype, 16), (dtype, 48)]) {
+        for (dtype, block_size) in
+            KvDtype::ALL.into_iter().flat_map(|dtype| [(dtype, 16), (dtype, 48)])
+        {
             (case.dtype, case.block_size) = (dtype, block_size);
             let expected = case.run(&scalar[0], n, 1);
             case.assert_close(&expected);
@@ -56,7 +56,7 @@ fn weights_of_all_sizes_are_added_up_in_one_order() {
     let cpus = row_cpus();
     let mut case = case(&mut random, 600, (8, 1), (64, 64));
     case.q.iter_mut().for_each(|q| *q *= 6.0);
-    for dtype in TYPES {
+    for dtype in KvDtype::ALL {
         case.dtype = dtype;
         let expected = bits(&case.run(&cpus[0], 600, 1));
         for cpu in &cpus[1..] {
@@ -72,7 +72,9 @@ fn weights_of_all_sizes_are_added_up_in_one_order() {
 fn a_value_that_is_not_finite_reaches_only_the_rows_that_see_it() {
     let mut random = Random::new(91);
     let places = [(5, None), (40, Some(20)), (255, None), (280, Some(64))];
-    for ((at, window), dtype) in places.into_iter().flat_map(|at| TYPES.map(|dtype| (at, dtype))) {
+    for ((at, window), dtype) in
+        places.into_iter().flat_map(|at| KvDtype::ALL.map(|dtype| (at, dtype)))
+    {
         let mut clean = case(&mut random, 300, (8, 1), (64, 64));
         (clean.window, clean.dtype) = (window, dtype);
         let mut hurt = clean.clone();
@@ -85,7 +87,9 @@ fn a_value_that_is_not_finite_reaches_only_the_rows_that_see_it() {
                 for i in row * 8 * 64..(row + 1) * 8 * 64 {
                     let what = format!("{}: {dtype}, row {row}, element {i}", cpu.kernels.name);
                     match (i % 64, dtype) {
-                        (7, KvDtype::Bf16) if sees => assert!(hurt[i] == f32::INFINITY, "{what}"),
+                        (7, KvDtype::F32 | KvDtype::F16 | KvDtype::Bf16) if sees => {
+                            assert!(hurt[i] == f32::INFINITY, "{what}");
+                        }
                         // The largest number of fp8 stands for infinity.
                         (7, KvDtype::Fp8) if sees => assert!(hurt[i].is_finite(), "{what}"),
                         (8, _) if sees => assert!(hurt[i].is_nan(), "{what}"),
@@ -106,7 +110,9 @@ fn tiny_queries_keys_and_values_have_the_same_bits_everywhere() {
     let mut random = Random::new(92);
     let cpus = row_cpus();
     let exponents = [-149, -126, -100, -75, -51, -50, -49, -44, -43];
-    for (exponent, dtype) in exponents.into_iter().flat_map(|e| TYPES.map(|dtype| (e, dtype))) {
+    for (exponent, dtype) in
+        exponents.into_iter().flat_map(|e| KvDtype::ALL.map(|dtype| (e, dtype)))
+    {
         let mut case = case(&mut random, 150, (8, 1), (64, 64));
         case.dtype = dtype;
         let factor = 2_f64.powi(exponent);
