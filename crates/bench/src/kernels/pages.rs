@@ -23,7 +23,7 @@ fn name(dtype: KvDtype) -> String {
     dtype.name().to_owned()
 }
 
-/// Decoding rows in contexts of several lengths, and a prompt.
+/// Decoding rows in contexts of several lengths, a prompt, and the end of a long one.
 pub(super) fn attention(sizes: &Sizes) -> Vec<Block> {
     let mut blocks = Vec::new();
     for dtype in KvDtype::ALL {
@@ -31,6 +31,9 @@ pub(super) fn attention(sizes: &Sizes) -> Vec<Block> {
             blocks.push(attend("decode", Layers::new(dtype, context, sizes), 1));
         }
         blocks.push(attend("prefill", Layers::new(dtype, sizes.prompt, sizes), sizes.prompt));
+        // The last part of a long prompt.
+        let longest = sizes.contexts.iter().copied().max().unwrap_or(sizes.prompt);
+        blocks.push(attend("prefill", Layers::new(dtype, longest, sizes), sizes.prompt));
     }
     blocks
 }
