@@ -66,6 +66,7 @@
 //! ```text
 //! many items      item -> all its chunks, merged as they come
 //! few items       (item, chunk) -> partial[item][chunk];   item -> merge ascending
+//! decoding        the same, but all heads of a chunk by one thread, where chunks are many   (run.rs)
 //! ```
 //!
 //! **Bytes and operations.** Decoding reads each position's key and value once per KV head (and
