@@ -145,11 +145,11 @@ const HALF: usize = BLOCK / 2;
 pub(crate) struct Table {
     /// Most flat rows of an item: those that share each key and value brought into cache.
     flat_rows: usize,
-    chunk_f32: unsafe fn(&chunk::Chunk<'_, f32>, &mut [f32], &mut merge::State<'_>),
-    chunk_bf16: unsafe fn(&chunk::Chunk<'_, bf16>, &mut [f32], &mut merge::State<'_>),
-    chunk_f16: unsafe fn(&chunk::Chunk<'_, f16>, &mut [f32], &mut merge::State<'_>),
-    chunk_fp8: unsafe fn(&chunk::Chunk<'_, u8>, &mut [f32], &mut merge::State<'_>),
-    chunk_int8: unsafe fn(&chunk::Chunk<'_, i8>, &mut [f32], &mut merge::State<'_>),
+    chunk_f32: chunk::Kernel<f32>,
+    chunk_bf16: chunk::Kernel<bf16>,
+    chunk_f16: chunk::Kernel<f16>,
+    chunk_fp8: chunk::Kernel<u8>,
+    chunk_int8: chunk::Kernel<i8>,
     merge: unsafe fn(&mut merge::State<'_>, &merge::State<'_>),
     finish: unsafe fn(&[f32], f32, &mut [f32]),
     pub(crate) kv: &'static kv::Table,

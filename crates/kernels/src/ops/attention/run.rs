@@ -1,7 +1,7 @@
 //! The public operation: cuts a step into items, hands them to the team, merges.
 //!
 //! ```text
-//! sequences -> row blocks x parts of the heads = items, of up to 16 flat rows each
+//! sequences -> row blocks x parts of the heads = items, of up to `Table::flat_rows` flat rows each
 //!
 //! decoding, long:          tile = (row block, chunk) -> partial[item][chunk] of all heads in turn
 //!                          tile = item               merges its partials, ascending
@@ -23,7 +23,7 @@ use std::cell::{Cell, RefCell};
 
 use pelton_tensor::ALIGNMENT;
 
-use super::chunk::{Chunk, SCORE_LINE};
+use super::chunk::{Chunk, Kernel, SCORE_LINE};
 use super::coming::Coming;
 use super::cut::{Cut, FLAT_ROWS, HeadParts, Heads, RowBlock};
 use super::input::AttentionInput;
@@ -115,7 +115,7 @@ impl Cpu {
 
     fn attend<T: KvElement>(
         &self,
-        kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
+        kernel: Kernel<T>,
         (shape, pages): (KvShape, &[T]),
         input: &AttentionInput<'_>,
         out: &mut [f32],
@@ -138,11 +138,7 @@ impl Cpu {
         (even / FLAT_ROWS * FLAT_ROWS).clamp(FLAT_ROWS, self.kernels.attention.flat_rows)
     }
 
-    fn run_step<T: KvElement>(
-        &self,
-        kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
-        step: &Step<'_, T>,
-    ) {
+    fn run_step<T: KvElement>(&self, kernel: Kernel<T>, step: &Step<'_, T>) {
         let Step { shape, heads, cut: &Cut { ref blocks, n_partials, .. }, .. } = *step;
         let n_items = blocks.len() * heads.n;
         let n_threads = self.team.n_threads();
@@ -302,13 +298,7 @@ impl<T: KvElement> Step<'_, T> {
     }
 
     /// All chunks of an item, merged as they come, into `out`.
-    fn whole(
-        &self,
-        kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
-        block: &RowBlock,
-        heads: Heads,
-        coming: Option<Coming<'_>>,
-    ) {
+    fn whole(&self, kernel: Kernel<T>, block: &RowBlock, heads: Heads, coming: Option<Coming<'_>>) {
         let n_flat = block.n_rows * heads.n;
         let n_q = n_flat * self.shape.key_dim;
         let n_scores = n_flat * SCORE_LINE + n_turned(self.shape);
@@ -339,7 +329,7 @@ impl<T: KvElement> Step<'_, T> {
     /// One chunk of an item, into `memory`.
     fn part(
         &self,
-        kernel: unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>),
+        kernel: Kernel<T>,
         block: &RowBlock,
         heads: Heads,
         chunk: Chunk<'_, T>,
