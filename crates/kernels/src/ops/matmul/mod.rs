@@ -110,6 +110,8 @@ macro_rules! walk_tile {
 }
 
 mod activated;
+#[cfg(target_arch = "x86_64")]
+mod coming;
 mod cut;
 mod float;
 mod groups;

@@ -45,7 +45,8 @@ use std::ops::Range;
 use super::Tile;
 use crate::layout::PANEL;
 use crate::ops::activations::HalfRows;
-use crate::ops::matmul::pairs_of_tiles::{Coming, PANELS, Written, form};
+use crate::ops::matmul::coming::Coming;
+use crate::ops::matmul::pairs_of_tiles::{PANELS, Written, form};
 use crate::simd::tiles::{INPUTS, ROW_BYTES, ROWS, Stored, Tiles};
 
 /// Bytes ahead of the loads that packed weights are prefetched.
@@ -189,7 +190,7 @@ impl Order {
     }
 
     /// The packed weights of the piece after piece `i`.
-    fn coming(&self, tile: &Tile<'_, HalfRows<'_>>, i: usize) -> Coming {
+    fn coming(&self, tile: &Tile<'_, HalfRows<'_>>, i: usize) -> Coming<PANELS> {
         let n_steps = tile.m.div_ceil(2 * ROWS) * self.piece(i).blocks.len();
         let (first, blocks) = if i + 1 < self.len() {
             let next = self.piece(i + 1);
@@ -223,7 +224,7 @@ unsafe fn micro<const IS_TALL: bool>(
     part: &Part,
     weights: &[[Stored; PANELS]],
     sums: &mut [[Stored; PANELS]],
-    coming: &mut Coming,
+    coming: &mut Coming<PANELS>,
 ) {
     let Part { row, n_rows, panels, blocks } = part;
     let row = *row;

@@ -31,11 +31,16 @@
 //! Registers on AVX-512 at MR = 8: 8 accumulators, 8 integer sums, 2 weights, a broadcast: nothing
 //! rests on the stack, and each panel is one sequential stream that can be prefetched across the
 //! ends of panels. Few rows read the weights from memory and compute at the same time: without the
-//! prefetch one waits for the other (Q4G32 at M = 8: 444 instead of 600 GOP/s on Zen 4), and from
-//! three rows on, where a group takes longer, the prefetch has to be twice as far ahead. 4 to 8 KiB
-//! give, on one Zen 5 core with weights of 8 bits from memory, 107 to 112 µs at one row, 116 to 109
-//! at 2, 141 to 122 at 5, 163 to 127 at 8; 6, 12, 16 and 24 KiB give 128, 128, 132 and - at 5, 140,
-//! 140, 145 and 150 at 8.
+//! prefetch one waits for the other (Q4G32 at M = 8: 444 instead of 600 GOP/s on Zen 4). One and two
+//! rows wait for memory alone, and prefetch 4 KiB ahead to the first-level cache. From three rows on
+//! a group takes longer, and the first-level cache allows too few misses at a time: the first rows of
+//! a block prefetch 16 KiB ahead to the second level, and all rows 2 KiB ahead to the first. Two Zen 4
+//! cores with `vpdpbusd`, weights of 4 MiB from memory, in µs, before (8 KiB ahead, to the first level
+//! alone) and now, medians of three runs in turn: Q8G32 145 and 103 at 5 rows, 185 and 104 at 8;
+//! Q4G32 80 and 68, 104 and 98; one row takes 90 and 72. With `maddubs` Q8G32 165 and 141 at 5. To the
+//! second level alone 88 and 117 where both take 83 and 106; 1 to 4 KiB and 8 to 64 KiB ahead are all
+//! the same. At one row any prefetch to the second level is 15 % slower, and none at all 5 % faster
+//! there, but slower on other processors.
 //!
 //! On AVX-512 with VNNI many rows are multiplied with two panels at a time ([`pairs`]).
 //!
@@ -45,7 +50,8 @@
 //! weights in registers at a time (Q8G32 412, everything spilled); prefetching at M = 1 and 2
 //! alone. On a Granite Rapids: prefetching the next strip evenly in all walks through a strip,
 //! where more than 8 rows need several (a 0.5B model in Q8_0 decodes batches of 16 to 40 by 3 to
-//! 6 % faster, and one row 4 % slower, because the loop gets longer). On Zen 5: a prefetch of 1 KiB
+//! 6 % faster, and one row 4 % slower, because the loop gets longer; [`pairs`] does it, which has no
+//! such rows). On Zen 5: a prefetch of 1 KiB
 //! for rows whose weights are in the cache already (no difference); sums that begin with the float
 //! 1.5 * 2^23 and become floats by a subtraction, which has ports of its own (1 % faster).
 //!
@@ -96,10 +102,12 @@ use crate::ops::quantize::IntRows;
 /// The kernel of one layout on one instruction set.
 pub(super) type Kernel = unsafe fn(&Tile<'_, IntRows<'_>>);
 
-/// Bytes ahead of the loads that each panel is prefetched.
+/// Bytes ahead of the loads that each panel is prefetched to the first level of cache.
 const PREFETCH: usize = 4096;
 /// The same where more than [`FEW_ROWS`] rows are multiplied with each group.
-const PREFETCH_MORE: usize = 8192;
+const PREFETCH_MORE: usize = 2048;
+/// Bytes ahead of the loads that a panel is then prefetched to the second level, by the first rows.
+const PREFETCH_FAR: usize = 16384;
 /// As many rows let memory be the limit.
 const FEW_ROWS: usize = 2;
 
@@ -117,6 +125,8 @@ pub(crate) trait Dot<S: Bytes>: Copy {
     /// Whether bytes that hold the weights of several pairs of quads are read for each of these pairs,
     /// because there are too few registers to keep them.
     const READS_AGAIN: bool = false;
+    /// Most rows for which panels are prefetched to the second level of cache, too.
+    const MOST_ROWS_FAR: usize = 8;
 
     /// All sums equal to `x`.
     fn splat(self, s: S, x: i32) -> Self::I;
@@ -271,6 +281,11 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
                 }
                 for line in 0..group_bytes.div_ceil(64) {
                     block.prefetch(in_block * group_bytes + line * 64 + ahead);
+                }
+                if const { MR > FEW_ROWS && MR <= D::MOST_ROWS_FAR } && row == 0 {
+                    for line in 0..group_bytes.div_ceil(64) {
+                        block.prefetch_far(in_block * group_bytes + line * 64 + PREFETCH_FAR);
+                    }
                 }
                 let mut part = [d.no_part(s); MR];
                 macro_rules! pair {

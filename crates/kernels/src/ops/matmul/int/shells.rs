@@ -4,6 +4,7 @@ use super::avx2::{AvxVnni, Maddubs};
 use super::avx512::{Maddubs as Maddubs512, Vnni};
 use super::{micro, pairs};
 use crate::layout::int::IntLayout;
+use crate::ops::matmul::coming::Coming;
 use crate::ops::matmul::{Tile, row_chunks};
 use crate::ops::quantize::IntRows;
 use crate::simd::{Avx2, Avx512};
@@ -67,11 +68,12 @@ pub(in crate::ops::matmul) unsafe fn avx512vnni<L: IntLayout>(tile: &Tile<'_, In
     unsafe {
         avx512vnni_single::<L>(&Tile { m: n_single, ..*tile });
         if const { pairs::pays::<L>() } {
+            let mut coming = pairs::coming(tile, tile.m - n_single);
             for rows in row_chunks(tile.m - n_single, pairs::MOST_ROWS) {
                 let row = n_single + rows.start;
                 match rows.len() {
-                    5 => avx512vnni_pairs::<L, 5>(tile, row),
-                    6 => avx512vnni_pairs::<L, 6>(tile, row),
+                    5 => avx512vnni_pairs::<L, 5>(tile, row, &mut coming),
+                    6 => avx512vnni_pairs::<L, 6>(tile, row, &mut coming),
                     n_rows => unreachable!("invariant: a chunk of {n_rows} rows has a kernel"),
                 }
             }
@@ -89,6 +91,7 @@ pub(in crate::ops::matmul) unsafe fn avx512vnni<L: IntLayout>(tile: &Tile<'_, In
 unsafe fn avx512vnni_pairs<L: IntLayout, const MR: usize>(
     tile: &Tile<'_, IntRows<'_>>,
     row: usize,
+    coming: &mut Coming<1>,
 ) {
     let n_paired = tile.n_panels / 2 * 2;
     // SAFETY: the features of this function are those that the proofs are about; the caller vouches
@@ -96,7 +99,7 @@ unsafe fn avx512vnni_pairs<L: IntLayout, const MR: usize>(
     unsafe {
         let proofs = (Avx512::assume(), Vnni::assume());
         for panel in (0..n_paired).step_by(2) {
-            pairs::micro::<L, MR>(proofs, tile, row, panel);
+            pairs::micro::<L, MR>(proofs, tile, [row, panel], coming);
         }
         if n_paired < tile.n_panels {
             micro::<_, _, L, MR>(proofs, tile, row, n_paired);

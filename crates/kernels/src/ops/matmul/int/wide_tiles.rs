@@ -40,7 +40,8 @@ use std::cell::RefCell;
 use super::Tile;
 use crate::layout::int::{Block, Bytes, IntLayout, Range};
 use crate::layout::{GROUP, PANEL};
-use crate::ops::matmul::pairs_of_tiles::{Coming, PANELS, form};
+use crate::ops::matmul::coming::Coming;
+use crate::ops::matmul::pairs_of_tiles::{PANELS, form};
 use crate::ops::quantize::IntRows;
 use crate::simd::tiles::{ROW_BYTES, ROWS, Stored, TILE_BYTES, Tiles};
 use crate::simd::{Avx512, Simd};
@@ -264,7 +265,12 @@ unsafe fn prepare_weights<L: IntLayout>(
 }
 
 /// The packed weights of the chunk after block `end` of these panels.
-fn coming(tile: &Tile<'_, IntRows<'_>>, panel: usize, n_panels: usize, end: usize) -> Coming {
+fn coming(
+    tile: &Tile<'_, IntRows<'_>>,
+    panel: usize,
+    n_panels: usize,
+    end: usize,
+) -> Coming<PANELS> {
     let n_blocks = tile.k.div_ceil(BLOCK);
     let (first, block) = if end < n_blocks { (panel, end) } else { (panel + n_panels, 0) };
     let bytes = [block, n_blocks.min(block + CHUNK)].map(|end| tile.panel_bytes * end / n_blocks);
