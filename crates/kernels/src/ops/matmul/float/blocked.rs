@@ -144,15 +144,16 @@ fn coming<L: FloatLayout>(
     panel: usize,
     start: usize,
 ) -> Coming<PANELS> {
-    let is_last = start == tile.k && panel + PANELS == tile.n_panels;
-    let offset = match is_last {
-        true => tile.to_next,
-        false if start == tile.k => (panel + PANELS) * tile.panel_bytes,
-        false => panel * tile.panel_bytes + start / 2 * L::PAIR_BYTES,
+    let offset = if start < tile.k {
+        panel * tile.panel_bytes + start / 2 * L::PAIR_BYTES
+    } else if panel + PANELS < tile.n_panels {
+        (panel + PANELS) * tile.panel_bytes
+    } else {
+        tile.to_next
     };
     let at = |nr: usize| tile.w.as_ptr().wrapping_add(offset + nr * tile.panel_bytes);
-    let n_lines = (CHUNK / 2 * L::PAIR_BYTES).div_ceil(64);
-    let n_lines = if is_last && tile.to_next == 0 { 0 } else { n_lines };
+    // An offset of 0 is that of no further tile.
+    let n_lines = if offset == 0 { 0 } else { (CHUNK / 2 * L::PAIR_BYTES).div_ceil(64) };
     Coming::of([at(0), at(1), at(2), at(3)], n_lines, tile.m.div_ceil(MOST_ROWS))
 }
 

@@ -40,7 +40,7 @@
 //! Q4G32 80 and 68, 104 and 98; one row takes 90 and 72. With `maddubs` Q8G32 165 and 141 at 5. To the
 //! second level alone 88 and 117 where both take 83 and 106; 1 to 4 KiB and 8 to 64 KiB ahead are all
 //! the same. At one row any prefetch to the second level is 15 % slower, and none at all 5 % faster
-//! there, but slower on other processors.
+//! while memory gives 60 GB/s (as fast at 35).
 //!
 //! On AVX-512 with VNNI many rows are multiplied with two panels at a time ([`pairs`]).
 //!
@@ -51,9 +51,9 @@
 //! alone. On a Granite Rapids: prefetching the next strip evenly in all walks through a strip,
 //! where more than 8 rows need several (a 0.5B model in Q8_0 decodes batches of 16 to 40 by 3 to
 //! 6 % faster, and one row 4 % slower, because the loop gets longer; [`pairs`] does it, which has no
-//! such rows). On Zen 5: a prefetch of 1 KiB
-//! for rows whose weights are in the cache already (no difference); sums that begin with the float
-//! 1.5 * 2^23 and become floats by a subtraction, which has ports of its own (1 % faster).
+//! such rows). On Zen 5: a prefetch of 1 KiB for rows whose weights are in the cache already (no
+//! difference); sums that begin with the float 1.5 * 2^23 and become floats by a subtraction, which has
+//! ports of its own (1 % faster).
 //!
 //! Half of the code that the compiler makes of this crate are the 704 functions of `micro`, so `micro`
 //! is written for it: what a layout leaves out depends on constants of a type ([`Loop`]), which the
