@@ -71,13 +71,8 @@ impl Block {
 
     /// The same to the second level of cache, for which more lines can be on their way at a time.
     #[inline(always)]
-    pub(crate) fn prefetch_far(self, offset: usize) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch may name any address.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T1>(self.0.wrapping_add(offset).cast());
-        }
+    pub(crate) fn prefetch_far<S: Bytes>(self, s: S, offset: usize) {
+        s.prefetch(self.0.wrapping_add(offset));
     }
 
     /// The same block, whose bytes the compiler reads once more instead of keeping them in registers.

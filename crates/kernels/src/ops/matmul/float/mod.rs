@@ -111,7 +111,7 @@ unsafe fn micro<S: Bytes, L: FloatLayout, const MR: usize, const NR: usize>(
                         if MR <= 2 && reads_line {
                             panel.prefetch(offset + PREFETCH);
                         } else if is_far::<L>(MR, NR) && row == 0 && reads_line {
-                            panel.prefetch_far(offset + PREFETCH_FAR);
+                            panel.prefetch_far(s, offset + PREFETCH_FAR);
                         }
                     }
                 }

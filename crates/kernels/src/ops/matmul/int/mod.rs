@@ -284,7 +284,7 @@ unsafe fn micro<S: Bytes, D: Dot<S>, L: IntLayout, const MR: usize>(
                 }
                 if const { MR > FEW_ROWS && MR <= D::MOST_ROWS_FAR } && row == 0 {
                     for line in 0..group_bytes.div_ceil(64) {
-                        block.prefetch_far(in_block * group_bytes + line * 64 + PREFETCH_FAR);
+                        block.prefetch_far(s, in_block * group_bytes + line * 64 + PREFETCH_FAR);
                     }
                 }
                 let mut part = [d.no_part(s); MR];

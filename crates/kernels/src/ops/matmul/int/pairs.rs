@@ -19,11 +19,11 @@
 //! 2200, at M = 32, 64 and 512: Q8G32 1100, 1250 and 1345, by pairs 1290, 1430 and 1510; smaller weights
 //! up to 4 % faster.
 //!
-//! Weights of a byte each come from memory about as fast as 16 rows are multiplied, so the chunks of
+//! Weights of a byte each take as long from memory as some ten rows take to multiply, so the chunks of
 //! rows prefetch the weights that this thread multiplies next, to the second-level cache, while they
 //! multiply those of now ([`coming`]). Two Zen 4 cores, Q8G32 of 4 MiB, in µs, without it and with it:
 //! 462 and 380 at M = 32, 824 and 776 at 64, 6100 and 6080 at 512; a 0.5B model in Q8_0 decodes 16
-//! sequences 1.35 times as fast, 32 sequences 1.25 times. Smaller weights lost 2 to 5 % by it.
+//! sequences 1.3 to 1.4 times as fast, 32 sequences 1.0 to 1.25 times. Smaller weights lost 2 to 5 %.
 //!
 //! Weights whose halves of a group have scales of their own ([`IntLayout::SPLIT`]) are left out: they
 //! take long to unpack, here for 6 rows in place of 8 (Q3K 25 % slower on Zen 5). Tried and dropped: 4
