@@ -3,7 +3,7 @@
 //! ```text
 //!            KERNELS (private, best first)         each entry points to one table per module
 //!  amx        -> matmul::AMX  attention::AMX, the rest of avx512
-//!  avx512vnni -> matmul::AVX512VNNI, the rest of avx512
+//!  avx512vnni -> matmul::AVX512VNNI  attention::AVX512VNNI, the rest of avx512
 //!  avx512     -> matmul::AVX512  quantize::..  rows::AVX512  attention::AVX512  state::AVX512
 //!  avxvnni    -> matmul::AVXVNNI, the rest of avx2
 //!  avx2       -> matmul::AVX2    ...
@@ -59,7 +59,7 @@ static KERNELS: &[Kernels] = &[
         quantize: &quantize::AVX512,
         ceilings: &ceilings::AVX512VNNI,
         rows: &rows::AVX512,
-        attention: &attention::AVX512,
+        attention: &attention::AVX512VNNI,
         state: &state::AVX512,
     },
     #[cfg(all(test, target_arch = "x86_64"))]
@@ -70,7 +70,7 @@ static KERNELS: &[Kernels] = &[
         quantize: &quantize::AVX512,
         ceilings: &ceilings::AVX512,
         rows: &rows::AVX512,
-        attention: &attention::AVX512,
+        attention: &attention::AVX512_BF16,
         state: &state::AVX512,
     },
     #[cfg(all(test, target_arch = "x86_64"))]

@@ -1,5 +1,5 @@
-//! Recurrent layers: a decoding row at the beginning, in the middle and at the end of a chunk, and a
-//! prompt.
+//! Recurrent layers: a decoding row at the beginning, in the middle and at the end of a chunk, and
+//! a prompt.
 //!
 //! ```text
 //!                 state of a sequence                  operations of a row
@@ -10,11 +10,11 @@
 //! wkv             heads x key x value (RWKV-7)         6 per element: it is taken out of, too
 //! ```
 //!
-//! A decoded row reads the state once. At the end of a chunk the keys and updates of its 63 rows before are
-//! read as well; the row in the middle is the mean of a chunk. Where rows are computed one after the
-//! other (selective, wkv), a decoded row writes the state, too, wherever it is in its chunk, and each
-//! call takes the row after that of the call before. A prompt reads and writes the state once per chunk
-//! of 64 rows.
+//! A decoded row reads the state once. At the end of a chunk the keys and updates of its 63 rows
+//! before are read as well, and their decays where each element of a key has its own; the row in
+//! the middle is the mean of a chunk. Where rows are computed one after the other (selective, wkv),
+//! a decoded row writes the state, too, wherever it is in its chunk, and each call takes the row
+//! after that of the call before. A prompt reads and writes the state once per chunk of 64 rows.
 //!
 //! Every rule is measured with states in f32 and in bf16. The running state of selective and wkv is
 //! always f32.
@@ -127,7 +127,9 @@ impl Kind {
         let state = self.n_elements() * self.dtype.n_bytes();
         let running = self.n_elements() * size_of::<f32>();
         let per_element = if self.rule == Rule::Wkv { 6 } else { 4 };
-        let open = (self.key_width() + self.value_width()) * size_of::<f32>();
+        // Decays by channel are an element for each of a key.
+        let n_keys = if self.rule == Rule::ChannelDelta { 2 } else { 1 };
+        let open = (n_keys * self.key_width() + self.value_width()) * size_of::<f32>();
         let n_bytes = match (n_rows, self.runs()) {
             (1, true) => 2 * running,
             (1, false) => state + n_before * open,
@@ -172,8 +174,8 @@ impl Kind {
                 let mut store = StateStore::new(shape);
                 let rows = Rows::new(&self, n_rows.max(STATE_CHUNK + 1));
                 let mut out = vec![0.0; rows.v.len()];
-                // A chunk is folded in each lane: memory that was never written would all be one page
-                // of zeros, and in the cache.
+                // A chunk is folded in each lane: memory that was never written would all be one
+                // page of zeros, and in the cache.
                 for lane in 0..n_lanes {
                     let first = StateSeq {
                         rows: 0..STATE_CHUNK + 1,

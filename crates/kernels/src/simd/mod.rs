@@ -30,6 +30,8 @@ pub(crate) mod bytes;
 pub(crate) mod math;
 mod narrow;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod pairs;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod products;
 mod scalar;
 mod shells;

@@ -21,13 +21,14 @@
 //! ```
 //!
 //! **Products of bf16.** Where keys and values are bf16, or fp8 or int8, whose numbers bf16 has as
-//! well, queries and weights are rounded to bf16, so that tile registers multiply them (`tiles.rs`);
-//! the other kernels multiply the same numbers as floats, in the order that tiles have. A factor is 0
-//! or at least 2⁻⁵⁰ in magnitude, also a scale of int8: no sum is then subnormal, which tiles would
-//! take for 0 and floats would not. Rounding a query or a weight errs by as much as the rounding of
-//! each key and value does, or by less (`docs/performance-machines.md` has the cost). Weights without
-//! scales are summed after they are rounded, so that their quotients add up to 1; those with scales
-//! are summed before.
+//! well, queries and weights are rounded to bf16, so that tile registers multiply them
+//! (`tiles.rs`), or an instruction for pairs (`paired.rs`); the other kernels multiply the same
+//! numbers as floats, in the order that tiles have. A factor is 0 or at least 2⁻⁵⁰ in magnitude,
+//! also a scale of int8: no sum is then subnormal, which tiles and pairs would take for 0 and
+//! floats would not. Rounding a query or a weight errs by as much as the rounding of each key and
+//! value does, or by less (`docs/performance-machines.md` has the cost). Weights without scales are
+//! summed after they are rounded, so that their quotients add up to 1; those with scales are summed
+//! before.
 //!
 //! **Canonical order.** A chunk is computed on its own, by the positions of its keys alone, and
 //! chunks merge in ascending order. The bits do not depend on the other rows of a call, on how a
@@ -82,9 +83,9 @@
 //! ```
 //!
 //! A group of four heads does eight multiply-adds of sixteen lanes per line of bf16: the peak of
-//! one Zen 4 core needs 29 GB/s, about the bandwidth that it has. So arithmetic and reads must
-//! overlap: the lines of the values are prefetched while keys are multiplied, and the lines of the
-//! next keys while values are (`coming.rs`).
+//! one Zen 4 core needs 29 GB/s, about the bandwidth that it has (with products of pairs twice as
+//! much). So arithmetic and reads must overlap: the lines of the values are prefetched while keys
+//! are multiplied, and the lines of the next keys while values are (`coming.rs`).
 //!
 //! A prompt of `m` rows does `m` times the operations on `m · group / 64` times the bytes (192 and 512
 //! in place of 64, as above), which at a few thousand positions come from the third-level cache.
@@ -112,7 +113,11 @@ mod chunk;
 mod coming;
 mod cut;
 mod input;
+#[cfg(target_arch = "x86_64")]
+mod interleaved;
 mod merge;
+#[cfg(target_arch = "x86_64")]
+mod paired;
 mod run;
 mod score;
 mod softmax;
@@ -206,6 +211,30 @@ table!(
     avx512,
     [widened::chunk, widened::chunk, widened::chunk, widened::chunk, widened::chunk],
     widened::FLAT_ROWS,
+    AVX512
+);
+table!(
+    #[cfg(target_arch = "x86_64")]
+    AVX512VNNI,
+    avx512,
+    [
+        widened::chunk,
+        widened::chunk,
+        paired::chunk_where_faster,
+        paired::chunk_where_faster,
+        paired::chunk_where_faster,
+    ],
+    paired::FLAT_ROWS,
+    AVX512
+);
+// With pairs wherever there are their instructions, so that tests reach them.
+#[cfg(test)]
+table!(
+    #[cfg(target_arch = "x86_64")]
+    AVX512_BF16,
+    avx512,
+    [widened::chunk, widened::chunk, paired::chunk, paired::chunk, paired::chunk],
+    paired::FLAT_ROWS,
     AVX512
 );
 table!(

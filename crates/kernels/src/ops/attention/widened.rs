@@ -143,7 +143,7 @@ fn attend<T: Vectors>(
 }
 
 /// `n` vectors in parts for which there are kernels.
-fn parts(n: usize) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn parts(n: usize) -> impl Iterator<Item = Range<usize>> {
     let mut start = 0;
     std::iter::from_fn(move || {
         let len = match n - start {
@@ -271,7 +271,7 @@ fn score<T: Vectors>(
 
 /// Multiplies the scores of `columns` by what is not in the queries.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-fn scale(scales: &[f32; CHUNK], columns: Range<usize>, lines: &mut [f32]) {
+pub(super) fn scale(scales: &[f32; CHUNK], columns: Range<usize>, lines: &mut [f32]) {
     for line in lines.chunks_exact_mut(SCORE_LINE) {
         for (score, scale) in
             line[LANES..][columns.clone()].iter_mut().zip(&scales[columns.clone()])
@@ -283,7 +283,7 @@ fn scale(scales: &[f32; CHUNK], columns: Range<usize>, lines: &mut [f32]) {
 
 /// Multiplies the weights that these flat rows see by the scales of their values.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-fn scale_weights<T: Vectors>(
+pub(super) fn scale_weights<T: Vectors>(
     chunk: &Chunk<'_, T>,
     flats: Range<usize>,
     scales: &[f32; CHUNK],
@@ -298,7 +298,7 @@ fn scale_weights<T: Vectors>(
 }
 
 /// Sets the weights of `columns` that a row does not see to 0.
-fn clear_unseen<T: Vectors>(
+pub(super) fn clear_unseen<T: Vectors>(
     chunk: &Chunk<'_, T>,
     flats: Range<usize>,
     columns: Range<usize>,

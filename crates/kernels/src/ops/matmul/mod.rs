@@ -127,6 +127,8 @@ mod tests;
 
 pub use activated::{ActivatedOp, Outputs};
 use cut::{Block, Cut, LeastBlock};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use float::bf16_pays;
 pub use groups::{MatmulGroup, MatmulGroups};
 pub(crate) use int::MOST_INPUTS;
 pub use largest::{Largest, LogitsOp};
@@ -169,7 +171,7 @@ pub(crate) struct Bf16Kernel {
 #[cfg(target_arch = "x86_64")]
 impl Bf16Kernel {
     /// The kernel for `vdpbf16ps`.
-    const PAIRS: Self = Self { is_used: float::bf16_pays, tile: float::bf16, arrange: None };
+    const PAIRS: Self = Self { is_used: bf16_pays, tile: float::bf16, arrange: None };
     /// The kernel for tile registers.
     const TILES: Self =
         Self { is_used: || true, tile: float::tiles, arrange: Some(float::arrange_for_tiles) };

@@ -53,6 +53,7 @@
 //!
 //! ```text
 //! a decoding row    4 d e + 4 n (d / group + e) bytes     4 d e + 4 n (d / group + e) operations
+//! by channel        4 d e + 4 n (2 d + e) bytes
 //! 64 rows           8 d e + the rows bytes                64 · (6 d e + 130 (d / group + e))
 //! ```
 //!

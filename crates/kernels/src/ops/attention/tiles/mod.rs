@@ -64,6 +64,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::chunk::{Chunk, LINES, SCORE_LINE, Scales, gather_scales, largest};
+use super::interleaved::{Interleave, Values, blocks, unseen_are_finite};
 use super::merge::State;
 use super::softmax::{BeforeScales, Rounded, Weights};
 use super::weigh::{HALF_BF16, scaled};
@@ -71,8 +72,7 @@ use super::{BLOCK, CHUNK, HALF};
 use crate::simd::math::{exp_bf16, exp_near_bf16};
 use crate::simd::tiles::{ROWS, Stored};
 use crate::simd::{Avx512, LANES, Simd};
-pub(super) use order::Tiled;
-use order::{Values, arrange_halves, arrange_in_place, arrange_keys, arrange_row};
+use order::{arrange_halves, arrange_in_place, arrange_keys, arrange_row, arrange_values};
 use products::{Forms, Rows};
 
 /// Most flat rows of an item.
@@ -113,7 +113,7 @@ thread_local! {
 }
 
 /// Whether tiles compute this chunk.
-fn fits<T: Tiled>(chunk: &Chunk<'_, T>, high: usize) -> bool {
+fn fits<T: Interleave>(chunk: &Chunk<'_, T>, high: usize) -> bool {
     let shape = chunk.shape;
     chunk.n_flat() >= FEWEST_ROWS
         && shape.key_dim.is_multiple_of(BLOCK)
@@ -128,7 +128,7 @@ fn fits<T: Tiled>(chunk: &Chunk<'_, T>, high: usize) -> bool {
 ///
 /// This CPU has the features below, and tiles are supported.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-pub(super) unsafe fn chunk<T: Tiled>(
+pub(super) unsafe fn chunk<T: Interleave>(
     chunk: &Chunk<'_, T>,
     scratch: &mut [f32],
     out: &mut State<'_>,
@@ -147,28 +147,6 @@ pub(super) unsafe fn chunk<T: Tiled>(
     });
 }
 
-/// Whether all values are finite that lie in blocks which some row does not see whole.
-#[target_feature(enable = "avx512f,avx512bw")]
-fn unseen_are_finite<T: Tiled>(chunk: &Chunk<'_, T>, columns: Range<usize>) -> bool {
-    let (mut start, mut end) = (0, usize::MAX);
-    for flat in (0..chunk.n_flat()).step_by(chunk.group) {
-        let (low, high) = chunk.visible(flat);
-        (start, end) = (start.max(low), end.min(high));
-    }
-    let is_seen_by_all = |block: usize| start <= block * BLOCK && (block + 1) * BLOCK <= end;
-    for block in blocks(&columns) {
-        if !is_seen_by_all(block) && !Values::of(chunk, block).are_finite() {
-            return false;
-        }
-    }
-    true
-}
-
-/// Blocks that hold these columns.
-fn blocks(columns: &Range<usize>) -> Range<usize> {
-    columns.start / BLOCK..columns.end.div_ceil(BLOCK)
-}
-
 /// The products of a chunk.
 struct Products<'a, T> {
     chunk: &'a Chunk<'a, T>,
@@ -180,7 +158,7 @@ struct Products<'a, T> {
     memory: &'a mut Scratch,
 }
 
-impl<'a, T: Tiled> Products<'a, T> {
+impl<'a, T: Interleave> Products<'a, T> {
     #[target_feature(enable = "avx512f")]
     fn new(
         chunk: &'a Chunk<'a, T>,
@@ -344,7 +322,7 @@ impl<'a, T: Tiled> Products<'a, T> {
             if flats.start == 0 {
                 for block in blocks(&self.columns) {
                     for (first, values) in (first..padded).step_by(LANES).zip(&mut values[block]) {
-                        self.blocks[block].arrange(first, values);
+                        arrange_values(&self.blocks[block], first, values);
                     }
                 }
             }

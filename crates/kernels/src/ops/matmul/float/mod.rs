@@ -43,7 +43,9 @@ mod tiles;
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(super) use bf16::is_supported as has_bf16;
 #[cfg(target_arch = "x86_64")]
-pub(super) use bf16::{pays as bf16_pays, tile as bf16};
+pub(crate) use bf16::pays as bf16_pays;
+#[cfg(target_arch = "x86_64")]
+pub(super) use bf16::tile as bf16;
 pub(super) use reference::kernel as scalar;
 #[cfg(target_arch = "x86_64")]
 pub(super) use shells::{avx2, avx512};

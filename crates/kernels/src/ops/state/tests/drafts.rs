@@ -79,6 +79,8 @@ fn rejected_drafts_leave_no_trace() {
     for dtype in StateDtype::ALL {
         let scan = Case::new(&mut random, 200, shape([2, 4, 16, 16], true)).stored_as(dtype);
         reject(&mut random, &scan);
+        let by_channel = Case::new(&mut random, 200, fading([2, 2, 24, 20], true)).stored_as(dtype);
+        reject(&mut random, &by_channel);
         let selective = Case::selective(&mut random, 200, [70, 6]).stored_as(dtype);
         reject(&mut random, &selective);
         let wkv = Case::wkv(&mut random, 200, [2, 20], true).stored_as(dtype);

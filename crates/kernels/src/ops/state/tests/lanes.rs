@@ -1,6 +1,6 @@
 //! Sequences that go on in other lanes.
 
-use super::case::{Case, Part, Seq, shape, tokens};
+use super::case::{Case, Part, Seq, fading, shape, tokens};
 use crate::StateDtype::{Bf16, F32};
 use crate::testing::{Random, row_cpus};
 
@@ -61,9 +61,12 @@ fn a_step_without_a_fold_saves_nothing() {
 #[test]
 fn a_fork_goes_on_as_its_original_does() {
     let mut random = Random::new(212);
-    for (n, dtype) in [(1, F32), (63, Bf16), (64, Bf16), (65, Bf16), (100, F32), (128, Bf16)] {
+    let at = [(1, F32), (63, Bf16), (64, Bf16), (65, Bf16), (80, F32), (100, F32), (128, Bf16)];
+    for (n, dtype) in at {
         let scan = Case::new(&mut random, 260, shape([1, 2, 24, 16], true));
         go_on_from_a_fork(&scan.stored_as(dtype), n);
+        let by_channel = Case::new(&mut random, 260, fading([2, 2, 24, 20], true));
+        go_on_from_a_fork(&by_channel.stored_as(dtype), n);
         go_on_from_a_fork(&Case::selective(&mut random, 260, [70, 6]).stored_as(dtype), n);
         go_on_from_a_fork(&Case::wkv(&mut random, 260, [2, 20], true).stored_as(dtype), n);
     }
