@@ -48,7 +48,8 @@ pub(super) struct Cost {
 pub(super) enum Multiplier {
     /// Integer dot products of quantized weights and activations.
     Int8,
-    /// Products of bf16 weights and activations, as pairs or widened.
+    /// Products of bf16 weights and activations, and those of attention with what bf16 holds, as pairs
+    /// or widened.
     Bf16,
     /// Everything else: the other float layouts are widened to f32.
     F32,

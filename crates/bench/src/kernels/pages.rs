@@ -85,7 +85,10 @@ fn attend(what: &str, layers: Layers, n_rows: usize) -> Block {
     Block {
         variant: format!("{what} {}", name(dtype)),
         shape: format!("{n_heads}/{n_kv_heads} x {head_dim}, {context} tokens"),
-        multiplier: Multiplier::F32,
+        multiplier: match dtype {
+            KvDtype::F32 | KvDtype::F16 => Multiplier::F32,
+            KvDtype::Bf16 | KvDtype::Fp8 | KvDtype::Int8 => Multiplier::Bf16,
+        },
         calls: Box::new(move |cpu, visit| {
             let kv = layers.filled(cpu);
             let q = activations(n_rows * n_heads * head_dim);

@@ -228,7 +228,7 @@ fn score<T: Interleave>(
     }
 }
 
-/// Flat rows, and the first of the columns or elements at hand.
+/// Flat rows, and the first of the columns at hand.
 struct Part {
     flats: Range<usize>,
     first: usize,
