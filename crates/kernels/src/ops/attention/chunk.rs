@@ -128,6 +128,17 @@ impl<'a, T: KvElement> Chunk<'a, T> {
         self.tree.map_or(CHUNK, |tree| tree.first_position.saturating_sub(self.start).min(CHUNK))
     }
 
+    /// Whether a kernel can compute the chunk that needs `least` flat rows, and keys and values in whole
+    /// blocks which all rows share. Rows see the first `high` columns.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn has_blocks_for(&self, least: usize, high: usize) -> bool {
+        self.n_flat() >= least
+            && self.shape.key_dim.is_multiple_of(BLOCK)
+            && self.shape.block_size.is_multiple_of(LANES)
+            && !self.shape.values_in_keys
+            && high <= self.dense()
+    }
+
     /// First column from which on a row with a path takes its values alone: that of the block in
     /// which paths begin.
     #[inline(always)]

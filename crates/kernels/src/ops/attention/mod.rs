@@ -22,7 +22,7 @@
 //!
 //! **Products of bf16.** Where keys and values are bf16, or fp8 or int8, whose numbers bf16 has as
 //! well, queries and weights are rounded to bf16, so that tile registers multiply them
-//! (`tiles.rs`), or an instruction for pairs (`paired.rs`); the other kernels multiply the same
+//! (`tiles.rs`), or an instruction for pairs (`paired`); the other kernels multiply the same
 //! numbers as floats, in the order that tiles have. A factor is 0 or at least 2⁻⁵⁰ in magnitude,
 //! also a scale of int8: no sum is then subnormal, which tiles and pairs would take for 0 and
 //! floats would not. Rounding a query or a weight errs by as much as the rounding of each key and
@@ -224,7 +224,7 @@ table!(
         paired::chunk_where_faster,
         paired::chunk_where_faster,
     ],
-    paired::FLAT_ROWS,
+    widened::FLAT_ROWS,
     AVX512
 );
 // With pairs wherever there are their instructions, so that tests reach them.
@@ -234,7 +234,7 @@ table!(
     AVX512_BF16,
     avx512,
     [widened::chunk, widened::chunk, paired::chunk, paired::chunk, paired::chunk],
-    paired::FLAT_ROWS,
+    widened::FLAT_ROWS,
     AVX512
 );
 table!(

@@ -50,7 +50,7 @@ pub(super) const FLAT_ROWS: usize = 192;
 /// Fewest flat rows for which this kernel is faster.
 const LEAST_ROWS: usize = 16;
 /// Flat rows whose lines of scores are in the first-level cache together, or nearly so.
-const BATCH: usize = 48;
+pub(super) const BATCH: usize = 48;
 /// Most rows that are multiplied at a time.
 const ROWS: usize = 6;
 /// Terms of a sum that are multiplied at a time.
@@ -61,16 +61,6 @@ const VECTORS: usize = 4;
 thread_local! {
     /// Keys and values of the chunk at hand, widened.
     static WIDENED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Whether this kernel computes the chunk, of which `high` columns are seen.
-fn fits<T: Vectors>(chunk: &Chunk<'_, T>, high: usize) -> bool {
-    let shape = chunk.shape;
-    chunk.n_flat() >= LEAST_ROWS
-        && shape.key_dim.is_multiple_of(BLOCK)
-        && shape.block_size.is_multiple_of(LANES)
-        && !shape.values_in_keys
-        && high <= chunk.dense()
 }
 
 /// Computes the chunk into `out`; `scratch` as for the other kernels.
@@ -85,7 +75,7 @@ pub(super) unsafe fn chunk<T: Vectors>(
     out: &mut State<'_>,
 ) {
     let (low, high) = chunk.seen(0..chunk.n_flat());
-    if low >= high || !fits(chunk, high) {
+    if low >= high || !chunk.has_blocks_for(LEAST_ROWS, high) {
         // SAFETY: this function has the features of the shell.
         return unsafe { T::ON_AVX512(chunk, scratch, out) };
     }

@@ -57,7 +57,7 @@ use std::ops::Range;
 use super::chunk::{Chunk, SCORE_LINE, Scales, gather_scales, weights};
 use super::interleaved::{Interleave, Values, blocks as blocks_of, unseen_are_finite};
 use super::merge::State;
-use super::widened::{self, clear_unseen, parts, scale, scale_weights};
+use super::widened::{self, BATCH, clear_unseen, parts, scale, scale_weights};
 use super::{BLOCK, CHUNK};
 use crate::ops::matmul::{bf16_pays, row_chunks};
 use crate::simd::pairs::{Terms, multiply, narrow_in_place};
@@ -66,10 +66,6 @@ use crate::simd::{Avx512, LANES};
 use blocks::{Blocks, Group, arrange_keys, arrange_values};
 use direct::{Keys, Lines};
 
-/// Most flat rows of an item.
-pub(super) const FLAT_ROWS: usize = widened::FLAT_ROWS;
-/// Flat rows whose lines of scores are in the first-level cache together, or nearly so.
-const BATCH: usize = 48;
 /// Fewest flat rows for which this kernel is faster.
 const LEAST_ROWS: usize = 3;
 /// Most rows that are multiplied at a time.
@@ -124,16 +120,6 @@ pub(super) unsafe fn chunk_where_faster<T: Interleave>(
     unsafe { if bf16_pays() { chunk(of, scratch, out) } else { widened::chunk(of, scratch, out) } }
 }
 
-/// Whether this kernel computes the chunk, of which `high` columns are seen.
-fn fits<T: Interleave>(chunk: &Chunk<'_, T>, high: usize) -> bool {
-    let shape = chunk.shape;
-    chunk.n_flat() >= LEAST_ROWS
-        && shape.key_dim.is_multiple_of(BLOCK)
-        && shape.block_size.is_multiple_of(LANES)
-        && !shape.values_in_keys
-        && high <= chunk.dense()
-}
-
 /// Computes the chunk into `out`; `scratch` as for the other kernels.
 ///
 /// # Safety
@@ -146,7 +132,10 @@ pub(super) unsafe fn chunk<T: Interleave>(
     out: &mut State<'_>,
 ) {
     let (low, high) = chunk.seen(0..chunk.n_flat());
-    if low >= high || !fits(chunk, high) || !unseen_are_finite(chunk, low..high) {
+    if low >= high
+        || !chunk.has_blocks_for(LEAST_ROWS, high)
+        || !unseen_are_finite(chunk, low..high)
+    {
         // SAFETY: this function has the features of the other kernel.
         return unsafe { widened::chunk(chunk, scratch, out) };
     }
@@ -238,7 +227,7 @@ struct Part {
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 fn score_part<T: Interleave, const V: usize>(
     chunk: &Chunk<'_, T>,
-    Part { flats, first }: Part,
+    part: Part,
     queries: &[f32],
     (keys, n_before): (&mut Blocks<'_>, usize),
     lines: &mut [f32],
@@ -246,7 +235,8 @@ fn score_part<T: Interleave, const V: usize>(
     // SAFETY: this function has the features.
     let s = unsafe { Avx512::assume() };
     let dim = chunk.shape.key_dim;
-    let (low, high) = chunk.seen(flats.clone());
+    let first = part.first;
+    let (low, high) = chunk.seen(part.flats.clone());
     let is_seen = first < high && low < first + V * LANES;
     let mut groups = [const { None }; V];
     for (v, group) in groups.iter_mut().enumerate() {
@@ -260,18 +250,7 @@ fn score_part<T: Interleave, const V: usize>(
     if keys.is_direct
         && let Some(keys) = Keys::of(&groups)
     {
-        for rows in row_chunks(flats.len(), ROWS) {
-            let n_rows = rows.len();
-            let rows = Rows {
-                factors: &queries[(flats.start + rows.start) * dim..],
-                stride: dim,
-                sums: &mut lines[rows.start * SCORE_LINE + LANES + first..],
-                sum_stride: SCORE_LINE,
-                adds: false,
-            };
-            products(n_rows, rows, keys);
-        }
-        return;
+        return add_scores(&part, (queries, dim, 0), keys, lines);
     }
     for start in (0..dim).step_by(BLOCK) {
         let arranges = keys.arranges;
@@ -279,20 +258,32 @@ fn score_part<T: Interleave, const V: usize>(
         if arranges {
             arrange_keys(&groups, start, block);
         }
-        if !is_seen {
-            continue;
+        if is_seen {
+            add_scores(&part, (queries, dim, start), &block[..], lines);
         }
-        for rows in row_chunks(flats.len(), ROWS) {
-            let n_rows = rows.len();
-            let rows = Rows {
-                factors: &queries[(flats.start + rows.start) * dim + start / 2..],
-                stride: dim,
-                sums: &mut lines[rows.start * SCORE_LINE + LANES + first..],
-                sum_stride: SCORE_LINE,
-                adds: start > 0,
-            };
-            products(n_rows, rows, &block[..]);
-        }
+    }
+}
+
+/// Adds the products of queries with keys, the elements from `start` on, to the scores; the first
+/// element begins them.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+fn add_scores<const V: usize>(
+    Part { flats, first }: &Part,
+    (queries, dim, start): (&[f32], usize, usize),
+    keys: impl Terms<V>,
+    lines: &mut [f32],
+) {
+    for rows in row_chunks(flats.len(), ROWS) {
+        let n_rows = rows.len();
+        let rows = Rows {
+            factors: &queries[(flats.start + rows.start) * dim + start / 2..],
+            stride: dim,
+            sums: &mut lines[rows.start * SCORE_LINE + LANES + first..],
+            sum_stride: SCORE_LINE,
+            adds: start > 0,
+        };
+        products(n_rows, rows, keys);
     }
 }
 

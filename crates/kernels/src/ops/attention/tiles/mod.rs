@@ -112,16 +112,6 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch::EMPTY) };
 }
 
-/// Whether tiles compute this chunk.
-fn fits<T: Interleave>(chunk: &Chunk<'_, T>, high: usize) -> bool {
-    let shape = chunk.shape;
-    chunk.n_flat() >= FEWEST_ROWS
-        && shape.key_dim.is_multiple_of(BLOCK)
-        && shape.block_size.is_multiple_of(LANES)
-        && !shape.values_in_keys
-        && high <= chunk.dense()
-}
-
 /// Computes the chunk into `out`; `scratch` as for the vector kernels.
 ///
 /// # Safety
@@ -135,7 +125,10 @@ pub(super) unsafe fn chunk<T: Interleave>(
 ) {
     let n_flat = chunk.n_flat();
     let (low, high) = chunk.seen(0..n_flat);
-    if low >= high || !fits(chunk, high) || !unseen_are_finite(chunk, low..high) {
+    if low >= high
+        || !chunk.has_blocks_for(FEWEST_ROWS, high)
+        || !unseen_are_finite(chunk, low..high)
+    {
         // SAFETY: this function has the features of the shell.
         return unsafe { T::ON_AVX512(chunk, scratch, out) };
     }
