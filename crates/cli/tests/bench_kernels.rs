@@ -38,12 +38,29 @@ fn the_table_is_for_people_and_a_pipe_gets_nothing_else() {
 }
 
 #[test]
+fn attention_has_the_heads_contexts_and_blocks_of_choice() {
+    let sizes = ["--heads", "6/2x24", "--context", "33", "--block-size", "32"];
+    let args = ["bench", "kernels", "--quick", "--threads", "1", "--filter", "attention decode"];
+    let outcome = pelton(&[&args[..], &sizes].concat());
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let lines: Vec<&str> = outcome.stdout.lines().filter(|line| line.contains("decode")).collect();
+    assert_eq!(lines.len(), 5, "a line for each type: {}", outcome.stdout);
+    for line in lines {
+        assert!(line.contains("6/2 x 24, 33 tokens, blocks of 32"), "{line}");
+    }
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused() {
     let bench = |more: &[&str]| pelton(&[&["bench", "kernels"], more].concat());
     bench(&["--filter", "nonsense"]).assert_refused(&["--filter", "nonsense", "matmul q8", "rope"]);
     bench(&["--seconds", "0"]).assert_refused(&["--seconds", "0.001 to 60"]);
     bench(&["--seconds", "nan"]).assert_refused(&["--seconds"]);
     bench(&["--threads", "0"]).assert_refused(&["--threads"]);
+    bench(&["--heads", "32x64"]).assert_refused(&["--heads", "32/8x64"]);
+    bench(&["--heads", "32/5x64"]).assert_refused(&["32/5x64", "KV heads divide"]);
+    bench(&["--context", "0"]).assert_refused(&["--context"]);
+    bench(&["--block-size", "5000"]).assert_refused(&["blocks", "1024"]);
     pelton(&["bench"]).assert_refused(&["pelton"]);
     pelton(&["bench", "anything"]).assert_refused(&["anything"]);
 }

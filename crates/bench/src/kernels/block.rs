@@ -3,8 +3,11 @@
 use std::ops::ControlFlow;
 
 use pelton_kernels::{Cpu, beyond_caches_bytes};
+use pelton_tensor::available_memory_bytes;
 
 use super::experts::Experts;
+use crate::shared::BLOCK_TOKENS;
+use crate::{BenchError, Result};
 
 /// One operation in one variant and shape: set up once, called with several numbers of rows.
 pub(super) struct Block {
@@ -55,7 +58,28 @@ pub(super) enum Multiplier {
     F32,
 }
 
+/// Most query heads of attention.
+const MAX_HEADS: usize = 1024;
+/// Most elements of a head.
+const MAX_HEAD_DIM: usize = 1024;
+/// Most tokens of a context.
+const MAX_CONTEXT: usize = 1 << 20;
+/// Most tokens of a block of keys and values.
+const MAX_BLOCK_TOKENS: usize = 1024;
+
+/// The sizes that attention is measured with; those that are absent or empty stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AttentionSizes {
+    /// Query heads, KV heads, elements per head; of rotations and stored rows, too.
+    pub heads: Option<[usize; 3]>,
+    /// Tokens that a decoding row sees.
+    pub contexts: Vec<usize>,
+    /// Tokens of a block of keys and values.
+    pub block_tokens: Option<usize>,
+}
+
 /// The shapes that are measured.
+#[derive(Clone)]
 pub(super) struct Sizes {
     /// Weight matrices `[n, k]`.
     pub(super) matrices: &'static [[usize; 2]],
@@ -74,7 +98,9 @@ pub(super) struct Sizes {
     /// Query heads, KV heads, elements per head.
     pub(super) heads: [usize; 3],
     /// Tokens that a decoding row sees.
-    pub(super) contexts: &'static [usize],
+    pub(super) contexts: Vec<usize>,
+    /// Tokens of a block of keys and values.
+    pub(super) block_tokens: usize,
     /// Tokens of a prompt.
     pub(super) prompt: usize,
     /// Memory that weights, keys and values fill together.
@@ -94,10 +120,52 @@ impl Sizes {
             ffn: 8192,
             vocab: 128_256,
             heads: [32, 8, 64],
-            contexts: &[128, 1024, 4096],
+            contexts: vec![128, 1024, 4096],
+            block_tokens: BLOCK_TOKENS,
             prompt: 512,
             beyond_caches_bytes: beyond_caches_bytes(),
         }
+    }
+
+    /// These sizes with what is chosen for attention.
+    ///
+    /// # Errors
+    ///
+    /// Heads, contexts or blocks that attention does not take, or that memory does not hold.
+    pub(super) fn with(self, chosen: &AttentionSizes) -> Result<Self> {
+        let heads = chosen.heads.unwrap_or(self.heads);
+        let contexts =
+            if chosen.contexts.is_empty() { self.contexts } else { chosen.contexts.clone() };
+        let block_tokens = chosen.block_tokens.unwrap_or(self.block_tokens);
+        let [n_heads, n_kv_heads, head_dim] = heads;
+        let has_groups = n_kv_heads > 0 && n_heads > 0 && n_heads.is_multiple_of(n_kv_heads);
+        let has_pairs = head_dim > 0 && head_dim.is_multiple_of(2);
+        if !has_groups || !has_pairs || n_heads > MAX_HEADS || head_dim > MAX_HEAD_DIM {
+            return Err(BenchError::invalid(format!(
+                "heads {n_heads}/{n_kv_heads}x{head_dim}: expected up to {MAX_HEADS} query heads that KV \
+                 heads divide, and an even size of at most {MAX_HEAD_DIM}"
+            )));
+        }
+        let longest = contexts.iter().copied().chain([self.prompt]).max().unwrap_or(0);
+        if contexts.contains(&0) || longest > MAX_CONTEXT {
+            let message = format!("contexts are from 1 to {MAX_CONTEXT} tokens");
+            return Err(BenchError::invalid(message));
+        }
+        if !(1..=MAX_BLOCK_TOKENS).contains(&block_tokens) {
+            let message = format!("blocks have from 1 to {MAX_BLOCK_TOKENS} tokens");
+            return Err(BenchError::invalid(message));
+        }
+        // Keys and values as f32, and the activations that they are stored from.
+        let per_token = 3 * n_kv_heads * head_dim * size_of::<f32>();
+        let n_bytes = (longest.next_multiple_of(block_tokens) * per_token) as u64;
+        if let Some(there) = available_memory_bytes().filter(|there| n_bytes > *there) {
+            let needs = format!("a layer of {longest} tokens takes {} MB", n_bytes / 1_000_000);
+            return Err(BenchError::invalid_with_hint(
+                format!("{needs}, and there are {} MB of memory", there / 1_000_000),
+                "choose a shorter --context, or fewer KV heads in --heads",
+            ));
+        }
+        Ok(Self { heads, contexts, block_tokens, ..self })
     }
 
     /// Sizes at which everything runs in a moment.
@@ -111,7 +179,8 @@ impl Sizes {
             ffn: 512,
             vocab: 1000,
             heads: [4, 2, 32],
-            contexts: &[40],
+            contexts: vec![40],
+            block_tokens: BLOCK_TOKENS,
             prompt: 20,
             beyond_caches_bytes: 0,
         }

@@ -41,6 +41,7 @@ use crate::{BenchError, Progress, Result, Watch};
 pub use baseline::{
     Baseline, BaselineConfig, Found, ProductSpeed, STEADY_PERCENT, ThreadCeilings, baseline,
 };
+pub use block::AttentionSizes;
 use block::{Block, Sizes};
 use report::Machine;
 pub use report::Report;
@@ -56,6 +57,8 @@ pub struct Config {
     pub activation_group: ActivationGroup,
     /// Seconds per call, and per reading of the ceilings.
     pub seconds: f64,
+    /// The sizes that attention is measured with.
+    pub attention: AttentionSizes,
     /// Tiny shapes, which show that everything runs and not how fast.
     pub is_quick: bool,
 }
@@ -101,9 +104,11 @@ impl Named {
 ///
 /// # Errors
 ///
-/// A filter that leaves nothing, kernels that the machine lacks, an output that takes nothing.
+/// Sizes of attention that there are not, a filter that leaves nothing, kernels that the machine lacks,
+/// an output that takes nothing.
 pub fn measure(config: &Config, watch: Watch<'_>, out: &mut dyn Write) -> Result<Report> {
     let sizes = if config.is_quick { Sizes::quick() } else { Sizes::full() };
+    let sizes = sizes.with(&config.attention)?;
     let blocks = filtered(all_blocks(&sizes), &config.filter)?;
     // Tuned as for a model that is larger than the caches.
     let model_bytes = if config.is_quick { 0 } else { sizes.beyond_caches_bytes as u64 };

@@ -81,7 +81,7 @@ impl Clock<'_> {
         let [_, n_kv_heads, head_dim] = sizes.heads;
         let with = |sharing: usize| Sizes {
             heads: [n_kv_heads * sharing, n_kv_heads, head_dim],
-            ..*sizes
+            ..sizes.clone()
         };
         let [alone, _] = pages::attention_of(dtype, &with(1));
         let [shared, prompt] = pages::attention_of(dtype, &with(SHARING));
@@ -106,8 +106,8 @@ pub(super) fn sizes(is_quick: bool) -> Sizes {
     let base = if is_quick { Sizes::quick() } else { Sizes::full() };
     let [_, n_kv_heads, head_dim] = base.heads;
     let (n_kv_heads, contexts) = match is_quick {
-        true => (n_kv_heads, base.contexts),
-        false => (KV_HEADS, &[1024][..]),
+        true => (n_kv_heads, base.contexts.clone()),
+        false => (KV_HEADS, vec![1024]),
     };
     Sizes { contexts, heads: [n_kv_heads * SHARING, n_kv_heads, head_dim], ..base }
 }

@@ -14,9 +14,7 @@ use pelton_kernels::{
 };
 
 use super::block::{Block, Call, Cost, Multiplier, Sizes, activations};
-
-/// Tokens of one block, as in the engine.
-const BLOCK_TOKENS: usize = 16;
+use crate::shared::BLOCK_TOKENS;
 
 /// The name of a stored type.
 fn name(dtype: KvDtype) -> String {
@@ -27,13 +25,15 @@ fn name(dtype: KvDtype) -> String {
 pub(super) fn attention(sizes: &Sizes) -> Vec<Block> {
     let mut blocks = Vec::new();
     for dtype in KvDtype::ALL {
-        for &context in sizes.contexts {
+        for &context in &sizes.contexts {
             blocks.push(attend("decode", Layers::new(dtype, context, sizes), 1));
         }
         blocks.push(attend("prefill", Layers::new(dtype, sizes.prompt, sizes), sizes.prompt));
         // The last part of a long prompt.
-        let longest = sizes.contexts.iter().copied().max().unwrap_or(sizes.prompt);
-        blocks.push(attend("prefill", Layers::new(dtype, longest, sizes), sizes.prompt));
+        let longest = sizes.contexts.iter().copied().max().unwrap_or(0);
+        if longest > sizes.prompt {
+            blocks.push(attend("prefill", Layers::new(dtype, longest, sizes), sizes.prompt));
+        }
     }
     blocks
 }
@@ -81,10 +81,14 @@ pub(super) fn store(sizes: &Sizes) -> Vec<Block> {
 
 /// The last `n_rows` tokens of the context attend to it.
 fn attend(what: &str, layers: Layers, n_rows: usize) -> Block {
-    let Layers { dtype, context, n_heads, n_kv_heads, head_dim, n_layers } = layers;
+    let Layers { dtype, context, n_heads, n_kv_heads, head_dim, block_tokens, n_layers } = layers;
+    let blocks_of = match block_tokens {
+        BLOCK_TOKENS => String::new(),
+        n => format!(", blocks of {n}"),
+    };
     Block {
         variant: format!("{what} {}", name(dtype)),
-        shape: format!("{n_heads}/{n_kv_heads} x {head_dim}, {context} tokens"),
+        shape: format!("{n_heads}/{n_kv_heads} x {head_dim}, {context} tokens{blocks_of}"),
         multiplier: match dtype {
             KvDtype::F32 | KvDtype::F16 => Multiplier::F32,
             KvDtype::Bf16 | KvDtype::Fp8 | KvDtype::Int8 => Multiplier::Bf16,
@@ -93,7 +97,7 @@ fn attend(what: &str, layers: Layers, n_rows: usize) -> Block {
             let kv = layers.filled(cpu);
             let q = activations(n_rows * n_heads * head_dim);
             let mut out = vec![0.0; q.len()];
-            let blocks: Vec<u32> = (0..context.div_ceil(BLOCK_TOKENS) as u32).collect();
+            let blocks: Vec<u32> = (0..context.div_ceil(block_tokens) as u32).collect();
             let first_position = context - n_rows;
             let rows = 0..n_rows;
             let sequence = AttentionSeq { rows, first_position, block_table: &blocks, tree: None };
@@ -132,13 +136,15 @@ struct Layers {
     n_heads: usize,
     n_kv_heads: usize,
     head_dim: usize,
+    block_tokens: usize,
     n_layers: usize,
 }
 
 impl Layers {
     fn new(dtype: KvDtype, context: usize, sizes: &Sizes) -> Self {
         let [n_heads, n_kv_heads, head_dim] = sizes.heads;
-        let one = Self { dtype, context, n_heads, n_kv_heads, head_dim, n_layers: 1 };
+        let block_tokens = sizes.block_tokens;
+        let one = Self { dtype, context, n_heads, n_kv_heads, head_dim, block_tokens, n_layers: 1 };
         let n_layers = sizes.beyond_caches_bytes.div_ceil(one.shape().n_bytes()).max(1);
         Self { n_layers, ..one }
     }
@@ -151,8 +157,8 @@ impl Layers {
     fn shape(&self) -> KvShape {
         KvShape {
             n_layers: self.n_layers,
-            n_blocks: self.context.div_ceil(BLOCK_TOKENS),
-            block_size: BLOCK_TOKENS,
+            n_blocks: self.context.div_ceil(self.block_tokens),
+            block_size: self.block_tokens,
             n_kv_heads: self.n_kv_heads,
             key_dim: self.head_dim,
             value_dim: self.head_dim,
@@ -166,7 +172,8 @@ impl Layers {
     /// all be one page of zeros, and in the cache.
     fn filled(&self, cpu: &Cpu) -> KvCache {
         let mut kv = KvCache::new(self.shape());
-        let slots: Vec<u32> = (0..self.context.next_multiple_of(BLOCK_TOKENS) as u32).collect();
+        let slots: Vec<u32> =
+            (0..self.context.next_multiple_of(self.block_tokens) as u32).collect();
         let x = activations(slots.len() * self.width());
         let rows = StridedRows::dense(&x, self.width());
         for layer in 0..self.n_layers {

@@ -114,3 +114,65 @@ fn a_filter_that_leaves_nothing_tells_what_there_is() {
     }
     assert_eq!(line.matches("matmul bf16").count(), 1, "{line}");
 }
+
+#[test]
+fn attention_is_measured_with_the_sizes_of_choice() {
+    let chosen =
+        AttentionSizes { heads: Some([6, 2, 24]), contexts: vec![50, 10], block_tokens: Some(48) };
+    let sizes = Sizes::quick().with(&chosen).expect("sizes that there are");
+    let labels = |filter: &str| -> Vec<String> {
+        let blocks = filtered(all_blocks(&sizes), filter).expect("something is left");
+        blocks.iter().map(Named::label).collect()
+    };
+    assert_eq!(
+        labels("attention bf16"),
+        [
+            "attention decode bf16 6/2 x 24, 50 tokens, blocks of 48",
+            "attention decode bf16 6/2 x 24, 10 tokens, blocks of 48",
+            "attention prefill bf16 6/2 x 24, 20 tokens, blocks of 48",
+            "attention prefill bf16 6/2 x 24, 50 tokens, blocks of 48",
+        ]
+    );
+    // No prompt ends behind fewer tokens than it has.
+    let short = AttentionSizes { contexts: vec![10], ..chosen.clone() };
+    let sizes = Sizes::quick().with(&short).expect("sizes that there are");
+    let blocks = filtered(all_blocks(&sizes), "attention bf16").expect("something is left");
+    assert_eq!(blocks.len(), 2);
+    let cpu = Cpu::with(Kernels::best(), 1);
+    let bench =
+        run::Bench { cpu: &cpu, seconds: 0.001, beyond_caches_bytes: 0, is_stopped: &|| false };
+    let one = Ceilings { n_threads: 1, ..CEILINGS };
+    let mut report = Report::new(Machine::this(&cpu), vec![one]);
+    for operation in ["attention", "kv_store", "rope"] {
+        for block in filtered(all_blocks(&sizes), operation).expect("something is left") {
+            bench.measure(&block, &mut report);
+        }
+    }
+}
+
+#[test]
+fn sizes_of_attention_that_there_are_not_are_refused() {
+    let all = AttentionSizes::default();
+    let heads = |heads| AttentionSizes { heads: Some(heads), ..all.clone() };
+    let context = |n| AttentionSizes { contexts: vec![128, n], ..all.clone() };
+    let block = |n| AttentionSizes { block_tokens: Some(n), ..all.clone() };
+    for (chosen, part) in [
+        (heads([32, 5, 64]), "32/5x64"),
+        (heads([0, 1, 64]), "0/1x64"),
+        (heads([2, 0, 64]), "2/0x64"),
+        (heads([2, 1, 63]), "2/1x63"),
+        (heads([2048, 8, 64]), "up to 1024"),
+        (heads([2, 1, 4096]), "at most 1024"),
+        (context(0), "from 1 to"),
+        (context(usize::MAX), "from 1 to"),
+        (block(0), "from 1 to 1024"),
+        (block(4096), "from 1 to 1024"),
+    ] {
+        let error = Sizes::full().with(&chosen).err().map(|error| error.to_string());
+        assert!(error.as_ref().is_some_and(|line| line.contains(part)), "{chosen:?}: {error:?}");
+    }
+    // 13 terabytes.
+    let large = AttentionSizes { heads: Some([1024, 1024, 1024]), ..context(1 << 20) };
+    let error = Sizes::full().with(&large).err().map(|error| error.to_string());
+    assert!(error.as_ref().is_some_and(|line| line.contains("of memory")), "{error:?}");
+}

@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use pelton_bench::kernels::AttentionSizes;
 use pelton_model::ActivationGroup;
 
 use super::bench_ablate::{ABLATE_HELP_END, BenchAblateArgs};
@@ -21,6 +22,7 @@ const KERNELS_HELP_END: &str = "\
 Examples:
   pelton bench kernels
   pelton bench kernels --filter \"matmul q8\" --threads 1
+  pelton bench kernels --filter attention --heads 16/4x256 --context 32768
   pelton bench kernels --json > today.json
 
 Each call is timed in rounds; the table gives the median and the distance between the quartiles.
@@ -95,6 +97,15 @@ pub(crate) struct BenchKernelsArgs {
     /// Only lines that contain each of these words, such as "matmul q8 8192"
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) filter: String,
+    /// Heads of attention as its lines show them: query heads, KV heads and size [default: 32/8x64]
+    #[arg(long, value_name = "Q/KVxN", value_parser = parse_heads)]
+    heads: Option<[usize; 3]>,
+    /// Tokens that a decoding row sees in attention [default: 128,1024,4096]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    context: Vec<NonZeroUsize>,
+    /// Tokens per block of keys and values [default: 16]
+    #[arg(long, value_name = "N")]
+    block_size: Option<NonZeroUsize>,
     /// Seconds per measurement, from 0.001 to 60 [default: 0.2]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     seconds: Option<f64>,
@@ -114,10 +125,29 @@ impl BenchKernelsArgs {
         self.activations.chosen().llm.activation_group
     }
 
+    /// The values of `--heads`, `--context` and `--block-size`.
+    pub(crate) fn attention(&self) -> AttentionSizes {
+        AttentionSizes {
+            heads: self.heads,
+            contexts: self.context.iter().map(|n| n.get()).collect(),
+            block_tokens: self.block_size.map(NonZeroUsize::get),
+        }
+    }
+
     /// Seconds per measurement.
     pub(crate) fn seconds(&self) -> f64 {
         self.seconds.unwrap_or(if self.quick { 0.001 } else { 0.2 })
     }
+}
+
+fn parse_heads(text: &str) -> Result<[usize; 3], String> {
+    let text = text.replace(' ', "");
+    let numbers: Option<Vec<usize>> = text.split_once('/').and_then(|(query, rest)| {
+        let (kv, size) = rest.split_once('x')?;
+        [query, kv, size].iter().map(|number| number.parse().ok()).collect()
+    });
+    let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
+    numbers.ok_or_else(|| "expected query heads, KV heads and size, such as 32/8x64".to_owned())
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {

@@ -19,6 +19,7 @@ pub(super) fn run(args: &BenchKernelsArgs) -> Result<()> {
         n_threads: args.threads(),
         activation_group: args.activation_group(),
         seconds: args.seconds(),
+        attention: args.attention(),
         is_quick: args.quick,
     };
     let stop = StopFlag::listen()?;

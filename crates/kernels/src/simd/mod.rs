@@ -26,6 +26,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod byte_floats;
 pub(crate) mod bytes;
 pub(crate) mod math;
 mod narrow;

@@ -3,13 +3,18 @@
 //! E4M3 is the form without infinities (OCP "FN"): 0x7f and 0xff are NaN. E5M2 is the upper half of
 //! an IEEE half-precision number. Both widen exactly.
 
+#[cfg(target_arch = "x86_64")]
+use std::sync::LazyLock;
+
 use super::FloatLayout;
 use super::plain::place_elements;
 use crate::layout::{PANEL, codes};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::byte_floats::Table;
 use crate::simd::bytes::{Block, Bytes};
 
 /// Bytes of the scales at the head of a panel.
-const HEAD: usize = PANEL * 4;
+pub(crate) const HEAD: usize = PANEL * 4;
 
 /// Writes a source row (f32 scale, then bytes) to its lane.
 fn place(row: &[u8], panel: &mut [u8], lane: usize) {
@@ -37,6 +42,15 @@ macro_rules! fp8 {
         unsafe impl FloatLayout for $name {
             const PAIR_BYTES: usize = 32;
             const ROW_SCALE: bool = true;
+            const IS_BYTES: bool = true;
+
+            #[cfg(target_arch = "x86_64")]
+            fn byte_table() -> &'static Table {
+                static TABLE: LazyLock<Table> = LazyLock::new(|| {
+                    Table::of(|$byte| $read)
+                });
+                &TABLE
+            }
 
             fn row_bytes(k: usize) -> usize {
                 4 + k

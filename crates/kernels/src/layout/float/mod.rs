@@ -15,6 +15,8 @@ pub(crate) mod code4;
 pub(crate) mod fp8;
 pub(crate) mod plain;
 
+#[cfg(target_arch = "x86_64")]
+use crate::simd::byte_floats::Table;
 use crate::simd::bytes::{Block, Bytes};
 
 /// One way to lay floats in memory.
@@ -33,6 +35,16 @@ pub(crate) unsafe trait FloatLayout {
     const IN_HALVES: bool = false;
     /// Whether each output has one f32 scale: at the head of the panel.
     const ROW_SCALE: bool = false;
+    /// Whether weights are IEEE floats without any scale, summed up in the order of their inputs.
+    const IS_PLAIN: bool = false;
+    /// Whether a panel is scales, and then a byte for each weight.
+    const IS_BYTES: bool = false;
+
+    /// The values of the codes, where `IS_BYTES`.
+    #[cfg(target_arch = "x86_64")]
+    fn byte_table() -> &'static Table {
+        unreachable!("invariant: asked where a weight is a byte")
+    }
 
     /// Bytes of a source row.
     fn row_bytes(k: usize) -> usize;

@@ -20,6 +20,7 @@ pub(crate) struct F32;
 // SAFETY: 64 bytes per input.
 unsafe impl FloatLayout for F32 {
     const PAIR_BYTES: usize = 128;
+    const IS_PLAIN: bool = true;
 
     fn row_bytes(k: usize) -> usize {
         k * 4
@@ -56,6 +57,7 @@ pub(crate) struct F16;
 // SAFETY: 32 bytes per input.
 unsafe impl FloatLayout for F16 {
     const PAIR_BYTES: usize = 64;
+    const IS_PLAIN: bool = true;
 
     fn row_bytes(k: usize) -> usize {
         k * 2

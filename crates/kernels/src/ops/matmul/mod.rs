@@ -220,7 +220,7 @@ table!(
 );
 table!(
     #[cfg(target_arch = "x86_64")]
-    AVX512VNNI, float avx512 by WIDENED, int avx512vnni,
+    AVX512VNNI, float avx512_fastest by WIDENED, int avx512vnni,
     bf16 Some(Bf16Kernel::PAIRS)
 );
 #[cfg(target_arch = "x86_64")]

@@ -12,19 +12,23 @@
 //! ```
 //!
 //! Where a layout is summed up in halves (`IN_HALVES`), `acc` begins at 0 with each 16 inputs, and
-//! every second time `sum += first + acc`. Values and their order are the parent's, so that the bits
-//! are the same.
+//! every second time `sum += first + acc`. Values and their order are the parent's, so that the
+//! bits are the same.
 //!
 //! The loop of the parent takes 8 rows by 2 panels and unpacks weights for them alone. Its 12 loads
-//! for 16 multiply-adds, and the weights, which it reads from the second or third level of cache for
-//! every 8 rows, take longer than the arithmetic; here there are 10 loads for 24, most from the first
-//! level. Two threads of an Ice Lake, peak 390 GFLOP/s, `[896, 4864]` at M = 512, medians of three runs
-//! in turn: bf16 172 and 227, fp8 164 and 281, nf4 158 and 264, f32 184 and 249, f16 263 and 280. Blocks
-//! of 24 and 192 rows are slower than of 48 and 96.
+//! for 16 multiply-adds, and the weights, which it reads from the second or third level of cache
+//! for every 8 rows, take longer than the arithmetic; here there are 10 loads for 24, most from the
+//! first level. Two threads of an Ice Lake, peak 390 GFLOP/s, `[896, 4864]` at M = 512, medians of
+//! three runs in turn: bf16 172 and 227, fp8 164 and 281, nf4 158 and 264, f32 184 and 249, f16 263
+//! and 280. Blocks of 24 and 192 rows are slower than of 48 and 96.
 //!
-//! The rows prefetch the next chunk of weights to the second level of cache. Two Zen 4 cores, `[2048,
-//! 2048]`, in ms, without it and with it: at M = 32 f32 1.91 and 1.56, f16 1.52 and 1.39, bf16 1.63 and
-//! 1.51, at M = 512 24.1 and 21.7, 21.7 and 21.0, 23.4 and 23.0; fp8 and nf4 are the same.
+//! Layouts that take no work to widen, and bytes by tables, come here only where that measures
+//! faster than eight rows by one panel (`shells.rs`).
+//!
+//! The rows prefetch the next chunk of weights to the second level of cache. Two Zen 4 cores,
+//! `[2048, 2048]`, in ms, without it and with it: at M = 32 f32 1.91 and 1.56, f16 1.52 and 1.39,
+//! bf16 1.63 and 1.51, at M = 512 24.1 and 21.7, 21.7 and 21.0, 23.4 and 23.0; fp8 and nf4 are the
+//! same.
 
 use std::cell::RefCell;
 
@@ -44,7 +48,7 @@ const CHUNK: usize = 64;
 /// Most rows that are multiplied at a time.
 const MOST_ROWS: usize = 6;
 /// Least rows of a tile for this kernel; its chunks of rows have 4 and more.
-const LEAST_ROWS: usize = 12;
+pub(super) const LEAST_ROWS: usize = 12;
 
 /// Sixteen floats of each panel.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
@@ -103,8 +107,8 @@ pub(super) unsafe fn tile<L: FloatLayout>(tile: &Tile<'_, FloatRows<'_>>) {
         }
         for panel in (0..tile.n_panels).step_by(PANELS) {
             for start in (0..tile.k).step_by(CHUNK) {
-                // SAFETY: the features of this function are those of the functions below; rows, panels
-                // and inputs are inside the tile.
+                // SAFETY: the features of this function are those of the functions below; rows,
+                // panels and inputs are inside the tile.
                 unsafe {
                     widen::<L>(tile, panel, start, &mut scratch.weights);
                     let mut coming = coming::<L>(tile, panel, start + CHUNK);
@@ -169,7 +173,8 @@ unsafe fn widen<L: FloatLayout>(
     start: usize,
     weights: &mut [OfPanels; CHUNK],
 ) {
-    // SAFETY: the features of this function are those of the proof; the caller vouches for the rest.
+    // SAFETY: the features of this function are those of the proof; the caller vouches for the
+    // rest.
     unsafe {
         let s = Avx512::assume();
         for nr in 0..PANELS {
@@ -199,8 +204,8 @@ const fn multiply_for<L: FloatLayout, const MR: usize>() -> Multiply {
 unsafe fn finish<L: FloatLayout>(tile: &Tile<'_, FloatRows<'_>>, panel: usize, sums: &[OfPanels]) {
     for (row, sums) in sums.iter().enumerate() {
         for (nr, sum) in sums.0.iter().enumerate() {
-            // SAFETY: the panel and the row are inside the tile, and the features of this function are
-            // those of the proof.
+            // SAFETY: the panel and the row are inside the tile, and the features of this function
+            // are those of the proof.
             unsafe {
                 let s = Avx512::assume();
                 let mut values = *sum;

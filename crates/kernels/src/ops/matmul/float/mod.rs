@@ -9,9 +9,16 @@
 //! ```
 //!
 //! The loop is written once, over a layout ([`FloatLayout`]) and an instruction set ([`Bytes`]);
-//! `shells.rs` compiles it for the target features of each table entry. On AVX-512 many rows have a
-//! kernel of their own (`blocked.rs`); bf16 has two more, for CPUs that multiply pairs of bf16 fast
+//! `shells.rs` compiles it for the target features of each table entry and chooses among the
+//! kernels of AVX-512. There, weights of one byte have a kernel of their own (`bytes.rs`), and so
+//! have many rows (`blocked.rs`); bf16 has two more, for CPUs that multiply pairs of bf16 fast
 //! (`bf16.rs`) and for tile registers (`tiles.rs`). All have the same bits.
+//!
+//! Eight rows by one panel read each activation as the operand of a multiply-add in memory. On a
+//! Zen 4 that is faster than two panels, which share a broadcast, and than blocks: f16 and f32
+//! reach 97 and 94 % of the peak with 512 rows in place of 83 (`[2048, 2048]`), and 32 rows take 18
+//! to 22 % less time. Whether it is so on other processors is measured at the start; bf16, whose
+//! halves need 24 accumulators, and nf4, whose weights take long to widen, do not gain.
 //!
 //! Registers on AVX-512 at MR = 8, NR = 2: 16 accumulators, 4 weights, a broadcast. On AVX2 at
 //! MR = 6, NR = 1: 12 accumulators, 2 weights, a broadcast of 16. At M = 1 four panels make four
@@ -19,21 +26,26 @@
 //! memory; each panel is then a stream of its own, and is prefetched because hardware stops at page
 //! ends.
 //!
-//! Where more rows take longer than memory, the first of them prefetch to the second level of cache;
-//! otherwise memory and arithmetic take turns. Two Zen 4 cores, `[2048, 2048]` from memory, in µs,
-//! without it and with it: on AVX2 at 5 and 8 rows f16 430 and 215, 524 and 362, bf16 474 and 246, 557
-//! and 378, nf4 555 and 385, 667 and 655; on AVX-512 at 8 rows f16 400 and 350, bf16 (by multiply-adds)
-//! 430 and 345. Five rows by two panels on AVX-512, and `vdpbf16ps`, wait for memory alone: f32 380 in
-//! place of 321, bf16 191 in place of 170. With smaller weights by two panels it costs more than it
-//! saves (fp8 at 8 rows 505 in place of 461).
+//! Where more rows take longer than memory, the first of them prefetch to the second level of
+//! cache; otherwise memory and arithmetic take turns. Two Zen 4 cores, `[2048, 2048]` from memory,
+//! in µs, without it and with it: on AVX2 at 5 and 8 rows f16 430 and 215, 524 and 362, bf16 474
+//! and 246, 557 and 378, nf4 555 and 385, 667 and 655; on AVX-512 at 8 rows f16 400 and 350, bf16
+//! (by multiply-adds) 430 and 345. Five rows by two panels on AVX-512, and `vdpbf16ps`, wait for
+//! memory alone: f32 380 in place of 321, bf16 191 in place of 170. With smaller weights by two
+//! panels it costs more than it saves (fp8 at 8 rows 505 in place of 461).
 //!
-//! Tried and dropped: 12 rows on AVX-512 (as a rule they are a power of two apart and fill all ways
+//! Tried and dropped: pairs of bf16 (`vdpbf16ps`), eight rows by one panel (67 % of their peak in
+//! place of 84 with 512 rows); bf16 and f32 without any prefetch at one and two rows (Zen 4, 3 to
+//! 10 % faster, not measured elsewhere); f32 of five rows by one panel without a prefetch (470 us
+//! in place of 300); 12 rows on AVX-512 (as a rule they are a power of two apart and fill all ways
 //! of one cache set: 62 instead of 95 % of the multiplier at M = 64).
 
 #[cfg(target_arch = "x86_64")]
 mod bf16;
 #[cfg(target_arch = "x86_64")]
 mod blocked;
+#[cfg(target_arch = "x86_64")]
+mod bytes;
 mod reference;
 #[cfg(target_arch = "x86_64")]
 mod shells;
@@ -48,7 +60,7 @@ pub(crate) use bf16::pays as bf16_pays;
 pub(super) use bf16::tile as bf16;
 pub(super) use reference::kernel as scalar;
 #[cfg(target_arch = "x86_64")]
-pub(super) use shells::{avx2, avx512};
+pub(super) use shells::{avx2, avx512, avx512_fastest};
 #[cfg(target_arch = "x86_64")]
 pub(super) use tiles::{arrange as arrange_for_tiles, tile as tiles};
 
@@ -67,8 +79,14 @@ const PREFETCH: usize = 1024;
 /// The same to the second level of cache, by the first of more rows ([`is_far`]).
 const PREFETCH_FAR: usize = 8192;
 
-/// Whether `mr` rows by `nr` panels take so long that memory must work ahead of them. Six rows of halves
-/// leave no register for it (bf16 on AVX2: 30 % slower).
+/// Whether `mr` rows by `nr` panels prefetch to the first level of cache: few rows, whose
+/// arithmetic takes no longer than memory.
+const fn is_near<L: FloatLayout>(mr: usize, nr: usize) -> bool {
+    mr <= 2 || mr <= 4 && nr > 1 && L::PAIR_BYTES < 64
+}
+
+/// Whether `mr` rows by `nr` panels take so long that memory must work ahead of them. Six rows of
+/// halves leave no register for it (bf16 on AVX2: 30 % slower).
 const fn is_far<L: FloatLayout>(mr: usize, nr: usize) -> bool {
     match nr {
         1 => mr > 2 && (mr < 6 || !L::IN_HALVES),
@@ -110,7 +128,7 @@ unsafe fn micro<S: Bytes, L: FloatLayout, const MR: usize, const NR: usize>(
                     let reads_line = L::PAIR_BYTES > 16 || pair.is_multiple_of(64 / L::PAIR_BYTES);
                     for line in 0..L::PAIR_BYTES.div_ceil(64) {
                         let offset = pair * L::PAIR_BYTES + line * 64;
-                        if MR <= 2 && reads_line {
+                        if is_near::<L>(MR, NR) && reads_line {
                             panel.prefetch(offset + PREFETCH);
                         } else if is_far::<L>(MR, NR) && row == 0 && reads_line {
                             panel.prefetch_far(s, offset + PREFETCH_FAR);
