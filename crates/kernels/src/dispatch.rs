@@ -65,7 +65,11 @@ static KERNELS: &[Kernels] = &[
     #[cfg(all(test, target_arch = "x86_64"))]
     Kernels {
         name: "avx512-bf16",
-        is_supported: || has_avx512vnni() && is_x86_feature_detected!("avx512bf16"),
+        is_supported: || {
+            has_avx512vnni()
+                && is_x86_feature_detected!("avx512bf16")
+                && is_x86_feature_detected!("avx512vbmi")
+        },
         matmul: &matmul::AVX512_BF16,
         quantize: &quantize::AVX512,
         ceilings: &ceilings::AVX512,

@@ -52,9 +52,9 @@ pub(crate) fn fp8_from_f32(x: f32) -> u8 {
 }
 
 /// The value of an fp8, exactly.
-pub(crate) fn fp8_to_f32(x: u8) -> f32 {
-    let sign = u32::from(x & 0x80) << 24;
-    let (exponent, mantissa) = (u32::from(x >> 3) & 15, u32::from(x & 7));
+pub(crate) const fn fp8_to_f32(x: u8) -> f32 {
+    let sign = (x as u32 & 0x80) << 24;
+    let (exponent, mantissa) = (x as u32 >> 3 & 15, x as u32 & 7);
     let size = match (exponent, mantissa) {
         (15, 7) => f32::NAN,
         (0, m) => m as f32 * (1.0 / 512.0),

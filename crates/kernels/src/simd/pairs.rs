@@ -45,7 +45,9 @@ impl<const NR: usize> Terms<NR> for &[[[f32; LANES]; NR]] {
     }
 
     #[inline]
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+    #[target_feature(
+        enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi"
+    )]
     unsafe fn load(self, t: usize, nr: usize) -> __m512i {
         // SAFETY: as the caller vouches.
         unsafe { _mm512_loadu_si512(self.get_unchecked(t).get_unchecked(nr).as_ptr().cast()) }
@@ -59,7 +61,7 @@ impl<const NR: usize> Terms<NR> for &[[[f32; LANES]; NR]] {
 ///
 /// When a row of factors or of sums ends before the terms do.
 #[expect(clippy::needless_range_loop, reason = "sums and terms have the same vectors")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
 pub(crate) fn multiply<const MR: usize, const NR: usize>(rows: Rows<'_>, terms: impl Terms<NR>) {
     let Rows { factors, stride, sums, sum_stride, adds } = rows;
     let has_rows = factors.len() >= (MR - 1) * stride + terms.len()

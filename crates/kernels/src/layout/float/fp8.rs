@@ -3,14 +3,11 @@
 //! E4M3 is the form without infinities (OCP "FN"): 0x7f and 0xff are NaN. E5M2 is the upper half of
 //! an IEEE half-precision number. Both widen exactly.
 
-#[cfg(target_arch = "x86_64")]
-use std::sync::LazyLock;
-
 use super::FloatLayout;
 use super::plain::place_elements;
 use crate::layout::{PANEL, codes};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::byte_floats::Table;
+use crate::simd::byte_floats::{self, Table};
 use crate::simd::bytes::{Block, Bytes};
 
 /// Bytes of the scales at the head of a panel.
@@ -34,7 +31,7 @@ fn e5m2<S: Bytes>(s: S, from: &[u8; 16]) -> S::F {
 }
 
 macro_rules! fp8 {
-    ($(#[$doc:meta])* $name:ident, $byte:ident => $read:expr, $s:ident $from:ident => $load:expr) => {
+    ($(#[$doc:meta])* $name:ident, $table:ident, $byte:ident => $read:expr, $s:ident $from:ident => $load:expr) => {
         $(#[$doc])*
         pub(crate) struct $name;
 
@@ -46,10 +43,7 @@ macro_rules! fp8 {
 
             #[cfg(target_arch = "x86_64")]
             fn byte_table() -> &'static Table {
-                static TABLE: LazyLock<Table> = LazyLock::new(|| {
-                    Table::of(|$byte| $read)
-                });
-                &TABLE
+                &byte_floats::$table
             }
 
             fn row_bytes(k: usize) -> usize {
@@ -94,9 +88,9 @@ macro_rules! fp8 {
 
 fp8! {
     /// 4 bits of exponent, 3 of mantissa.
-    Fp8E4M3, byte => codes::e4m3(byte), s from => s.load_fp8(from)
+    Fp8E4M3, E4M3, byte => codes::e4m3(byte), s from => s.load_fp8(from)
 }
 fp8! {
     /// 5 bits of exponent, 2 of mantissa.
-    Fp8E5M2, byte => codes::e5m2(byte), s from => e5m2(s, from)
+    Fp8E5M2, E5M2, byte => codes::e5m2(byte), s from => e5m2(s, from)
 }

@@ -8,6 +8,7 @@ use half::bf16;
 
 use super::chunk::{Chunk, Vectors};
 use super::{BLOCK, CHUNK, HALF};
+use crate::simd::byte_floats::e4m3_pairs;
 use crate::simd::{Avx512, LANES};
 
 /// Bytes of sixteen pairs, and of a line of memory.
@@ -31,6 +32,20 @@ pub(super) trait Interleave: Vectors {
         let s = unsafe { Avx512::assume() };
         let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(Self::load(s, low)));
         _mm512_or_si512(low, _mm512_castps_si512(Self::load(s, high)))
+    }
+
+    /// The same on a CPU that has VBMI, too.
+    ///
+    /// # Safety
+    ///
+    /// This CPU has the features below.
+    #[inline]
+    #[target_feature(
+        enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi"
+    )]
+    unsafe fn pairs_vbmi(low: &[Self; LANES], high: &[Self; LANES]) -> __m512i {
+        // SAFETY: this function has the features.
+        unsafe { Self::pairs(low, high) }
     }
 
     /// Writes [`pairs`](Self::pairs).
@@ -83,6 +98,14 @@ impl Interleave for bf16 {
 /// fp8, by its bits.
 impl Interleave for u8 {
     const ZEROS: &'static [Self; LANES] = &[0; LANES];
+
+    #[inline]
+    #[target_feature(
+        enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi"
+    )]
+    unsafe fn pairs_vbmi(low: &[Self; LANES], high: &[Self; LANES]) -> __m512i {
+        e4m3_pairs(low, high)
+    }
 
     #[inline(always)]
     fn are_finite(values: &[Self]) -> bool {

@@ -1,5 +1,7 @@
 //! Blocks of keys and of values in memory, in the order in which they are multiplied.
 
+use std::arch::x86_64::{__m512i, _mm512_storeu_si512};
+
 use super::super::BLOCK;
 use super::super::interleaved::{Interleave, LINE, Values, prefetch};
 use super::PAIRS;
@@ -38,10 +40,18 @@ pub(super) struct Group<'a, T> {
     pub(super) next: usize,
 }
 
+/// Writes sixteen pairs.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store(pairs: __m512i, row: &mut [f32; LANES]) {
+    // SAFETY: a row is 64 bytes.
+    unsafe { _mm512_storeu_si512(row.as_mut_ptr().cast(), pairs) };
+}
+
 /// Puts 32 elements from `start` on of the keys of `V` groups in order; zeros where the sequence
 /// has ended.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
 pub(super) fn arrange_keys<T: Interleave, const V: usize>(
     groups: &[Option<Group<'_, T>>; V],
     start: usize,
@@ -57,7 +67,7 @@ pub(super) fn arrange_keys<T: Interleave, const V: usize>(
         for pair in 0..PAIRS {
             let (even, odd) = (&lines[2 * pair], &lines[2 * pair + 1]);
             // SAFETY: this function has the features.
-            unsafe { T::interleave(even, odd, bytemuck::cast_mut(&mut block[pair][v])) };
+            unsafe { store(T::pairs_vbmi(even, odd), &mut block[pair][v]) };
             if (2 * pair * size_of::<[T; LANES]>()).is_multiple_of(LINE) {
                 prefetch(even.as_ptr().wrapping_byte_add(*next));
             }
@@ -67,7 +77,7 @@ pub(super) fn arrange_keys<T: Interleave, const V: usize>(
 
 /// Puts the values of a block in order, of `V` times sixteen elements from `first` on.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
 pub(super) fn arrange_values<T: Interleave, const V: usize>(
     values: &Values<'_, T>,
     first: usize,
@@ -83,7 +93,7 @@ pub(super) fn arrange_values<T: Interleave, const V: usize>(
             let odd: &[[T; LANES]; V] = values.lines(half, 2 * pair + 1, first);
             for v in 0..V {
                 // SAFETY: this function has the features.
-                unsafe { T::interleave(&even[v], &odd[v], bytemuck::cast_mut(&mut row[v])) };
+                unsafe { store(T::pairs_vbmi(&even[v], &odd[v]), &mut row[v]) };
                 if (v * size_of::<[T; LANES]>()).is_multiple_of(LINE) {
                     values.prefetch_coming(half, &even[v]);
                     values.prefetch_coming(half, &odd[v]);

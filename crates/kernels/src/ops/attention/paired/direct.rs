@@ -39,13 +39,15 @@ impl<T: Interleave, const V: usize> Terms<V> for Keys<'_, T, V> {
     }
 
     #[inline]
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+    #[target_feature(
+        enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi"
+    )]
     unsafe fn load(self, t: usize, nr: usize) -> __m512i {
         // SAFETY: a group has twice as many lines as pairs.
         unsafe {
             let even = self.lines.get_unchecked(nr).as_ptr().add(2 * t);
             prefetch(even.wrapping_byte_add(*self.next.get_unchecked(nr)));
-            T::pairs(&*even, &*even.add(1))
+            T::pairs_vbmi(&*even, &*even.add(1))
         }
     }
 }
@@ -78,7 +80,9 @@ impl<T: Interleave, const V: usize> Terms<V> for Lines<T> {
     }
 
     #[inline]
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+    #[target_feature(
+        enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi"
+    )]
     unsafe fn load(self, t: usize, nr: usize) -> __m512i {
         let half = t / (PAIRS / 2);
         // SAFETY: halves have sixteen values, as was asserted.
@@ -91,7 +95,7 @@ impl<T: Interleave, const V: usize> Terms<V> for Lines<T> {
                 prefetch(even.wrapping_byte_add(next));
                 prefetch(odd.wrapping_byte_add(next));
             }
-            T::pairs(&*even, &*odd)
+            T::pairs_vbmi(&*even, &*odd)
         }
     }
 }

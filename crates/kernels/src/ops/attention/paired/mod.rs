@@ -18,14 +18,16 @@
 //! weight 0. An infinite or NaN value of such a column would reach the row; a chunk with such a
 //! value is computed without this kernel.
 //!
+//! Every processor with the instruction has VBMI, too, but Cooper Lake, which multiplies floats.
+//!
 //! Few rows, as those of a decoded token, multiply keys and values that are put in order in
 //! registers ([`direct`]). More rows put them in order in memory first ([`blocks`]); up to 48 rows
 //! take each block from the first-level cache at once, and more keep the blocks of the chunk for
 //! all of them.
 //!
-//! Two threads of a Zen 4, whose peak is 236 GFLOP/s by floats and 472 by pairs; medians of three runs
-//! in turn with and without this kernel, while memory gave 27 GB/s. Decoding is behind 4,096 tokens,
-//! microseconds; prompts are 512 rows of 32 heads on 8, behind 3,584 tokens, GFLOP/s:
+//! Two threads of a Zen 4, whose peak is 236 GFLOP/s by floats and 472 by pairs; medians of three
+//! runs in turn with and without this kernel, while memory gave 27 GB/s. Decoding is behind 4,096
+//! tokens, microseconds; prompts are 512 rows of 32 heads on 8, behind 3,584 tokens, GFLOP/s:
 //!
 //! ```text
 //!                          bf16         fp8          int8
@@ -38,7 +40,13 @@
 //! prompts, 128            143  213     136  252      96  233
 //! ```
 //!
-//! In a quiet minute prompts of bf16 reach 260 GFLOP/s in place of 172 (64 elements), 55 % of the peak.
+//! A later version makes pairs of fp8 by tables (`simd/byte_floats.rs`) and not by way of half
+//! precision and floats. Decoding takes, in the order of the table, 271 in place of 347 us, 89 of
+//! 107, 215 of 254, 386 of 553 and 309 of 378 (medians of three runs in turn); prompts, which put
+//! each key in order once for many rows, are the same.
+//!
+//! In a quiet minute prompts of bf16 reach 260 GFLOP/s in place of 172 (64 elements), 55 % of the
+//! peak.
 //!
 //! Tried and dropped: blocks in memory for the rows of one decoded token, too (their prefetches
 //! come in bursts, and the memory waits while blocks are multiplied: 10 to 20 % slower than
@@ -60,6 +68,7 @@ use super::merge::State;
 use super::widened::{self, BATCH, clear_unseen, parts, scale, scale_weights};
 use super::{BLOCK, CHUNK};
 use crate::ops::matmul::{bf16_pays, row_chunks};
+use crate::simd::byte_floats;
 use crate::simd::pairs::{Terms, multiply, narrow_in_place};
 use crate::simd::products::Rows;
 use crate::simd::{Avx512, LANES};
@@ -117,7 +126,13 @@ pub(super) unsafe fn chunk_where_faster<T: Interleave>(
     out: &mut State<'_>,
 ) {
     // SAFETY: this function has the features, and where pairs pay there are their instructions.
-    unsafe { if bf16_pays() { chunk(of, scratch, out) } else { widened::chunk(of, scratch, out) } }
+    unsafe {
+        if bf16_pays() && byte_floats::is_supported() {
+            chunk(of, scratch, out)
+        } else {
+            widened::chunk(of, scratch, out)
+        }
+    }
 }
 
 /// Computes the chunk into `out`; `scratch` as for the other kernels.
@@ -125,7 +140,7 @@ pub(super) unsafe fn chunk_where_faster<T: Interleave>(
 /// # Safety
 ///
 /// This CPU has the features below.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
 pub(super) unsafe fn chunk<T: Interleave>(
     chunk: &Chunk<'_, T>,
     scratch: &mut [f32],
@@ -144,7 +159,7 @@ pub(super) unsafe fn chunk<T: Interleave>(
 }
 
 /// Computes the chunk; `columns` are whole blocks.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
 fn attend<T: Interleave>(
     chunk: &Chunk<'_, T>,
     columns: Range<usize>,
@@ -197,7 +212,7 @@ fn attend<T: Interleave>(
 }
 
 /// Scores of these flat rows for `columns`.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
 fn score<T: Interleave>(
     chunk: &Chunk<'_, T>,
     flats: Range<usize>,
@@ -224,7 +239,7 @@ struct Part {
 }
 
 /// Scores of `V` times sixteen columns, whose blocks begin after `n_before` floats.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
 fn score_part<T: Interleave, const V: usize>(
     chunk: &Chunk<'_, T>,
     part: Part,
@@ -267,7 +282,7 @@ fn score_part<T: Interleave, const V: usize>(
 /// Adds the products of queries with keys, the elements from `start` on, to the scores; the first
 /// element begins them.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
 fn add_scores<const V: usize>(
     Part { flats, first }: &Part,
     (queries, dim, start): (&[f32], usize, usize),
@@ -289,7 +304,7 @@ fn add_scores<const V: usize>(
 
 /// Adds the weighted values of `columns` to `acc` `[flats, padded]`; weights are pairs in the first
 /// half of `columns` of their lines.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
 fn weigh<T: Interleave>(
     chunk: &Chunk<'_, T>,
     flats: Range<usize>,
@@ -325,7 +340,7 @@ fn weigh<T: Interleave>(
 
 /// Adds the weighted values of a block, `V` times sixteen elements from `first` on, if it has
 /// weights.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
 fn weigh_part<T: Interleave, const V: usize>(
     (of_block, values, n_before): (&Values<'_, T>, &mut Blocks<'_>, usize),
     first: usize,
@@ -360,7 +375,7 @@ fn weigh_part<T: Interleave, const V: usize>(
 
 /// Adds the products of `n_rows` rows with terms to their sums.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
 fn products<const V: usize>(n_rows: usize, rows: Rows<'_>, terms: impl Terms<V>) {
     match n_rows {
         1 => multiply::<1, V>(rows, terms),
