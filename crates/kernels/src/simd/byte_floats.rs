@@ -8,8 +8,7 @@
 //!     -> 4 x 16 floats        a shift for the first of each pair, a mask for the second
 //! ```
 //!
-//! Fourteen instructions less than four for 64 floats; by way of half precision they are nine for
-//! 16.
+//! These are ten instructions for 64 floats; by way of half precision there are nine for 16.
 
 use std::arch::x86_64::*;
 

@@ -17,8 +17,8 @@
 //! Eight rows by one panel read each activation as the operand of a multiply-add in memory. On a
 //! Zen 4 that is faster than two panels, which share a broadcast, and than blocks: f16 and f32
 //! reach 97 and 94 % of the peak with 512 rows in place of 83 (`[2048, 2048]`), and 32 rows take 18
-//! to 22 % less time. Whether it is so on other processors is measured at the start; bf16, whose
-//! halves need 24 accumulators, and nf4, whose weights take long to widen, do not gain.
+//! to 22 % less time. Whether it is so on other processors is measured at the first such product;
+//! bf16, whose halves need 24 accumulators, and nf4, whose weights take long to widen, do not gain.
 //!
 //! Registers on AVX-512 at MR = 8, NR = 2: 16 accumulators, 4 weights, a broadcast. On AVX2 at
 //! MR = 6, NR = 1: 12 accumulators, 2 weights, a broadcast of 16. At M = 1 four panels make four
