@@ -70,7 +70,7 @@ pub const IQ3_S: [i8; 16] = with_negatives([1, 3, 5, 7, 9, 11, 13, 15]);
 
 /// Value of an 8-bit float with 4 bits of exponent (OCP "E4M3FN"): no infinities, and the codes
 /// 0x7f and 0xff are NaN.
-pub const fn e4m3(code: u8) -> f32 {
+pub fn e4m3(code: u8) -> f32 {
     fp8_to_f32(code)
 }
 
@@ -87,8 +87,8 @@ pub fn e4m3_code(x: f32) -> Option<u8> {
 
 /// Value of an 8-bit float with 5 bits of exponent: the upper half of an IEEE half-precision
 /// number.
-pub const fn e5m2(code: u8) -> f32 {
-    f16::from_bits((code as u16) << 8).to_f32_const()
+pub fn e5m2(code: u8) -> f32 {
+    f16::from_bits(u16::from(code) << 8).to_f32()
 }
 
 /// The values, and after them their negatives.

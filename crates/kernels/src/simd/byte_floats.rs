@@ -12,8 +12,9 @@
 
 use std::arch::x86_64::*;
 
-use super::LANES;
-use crate::layout::codes::{e4m3, e5m2};
+use half::f16;
+
+use super::{LANES, fp8_to_f32};
 
 /// Codes without a sign.
 const N_CODES: usize = 128;
@@ -63,9 +64,9 @@ macro_rules! table {
 }
 
 /// 4 bits of exponent, 3 of mantissa.
-pub(crate) static E4M3: Table = table!(code => e4m3(code));
+pub(crate) static E4M3: Table = table!(code => fp8_to_f32(code));
 /// 5 bits of exponent, 2 of mantissa.
-pub(crate) static E5M2: Table = table!(code => e5m2(code));
+pub(crate) static E5M2: Table = table!(code => f16::from_bits((code as u16) << 8).to_f32_const());
 
 /// Whether this CPU has the instructions.
 pub(crate) fn is_supported() -> bool {
@@ -166,6 +167,7 @@ pub(crate) fn e4m3_pairs(low: &[u8; LANES], high: &[u8; LANES]) -> __m512i {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::codes::{e4m3, e5m2};
 
     #[test]
     fn every_code_has_its_value_at_every_place() {
