@@ -36,9 +36,9 @@ use std::ops::Range;
 use bytemuck::cast_slice;
 use half::{bf16, f16};
 
-use super::coming::Coming;
+use super::coming::{Coming, Prefetches};
 use super::input::{DistanceBias, first_seen};
-use super::merge::State;
+use super::merge::{State, States};
 use super::score::{KeyGroup, add_bias, add_slope, score, score_path};
 use super::softmax::{BeforeScales, Largest, Rounded, Weights, Whole};
 use super::tree::{Path, Tree};
@@ -88,8 +88,7 @@ pub(super) struct Chunk<'a, T> {
     pub(super) shape: &'a KvShape,
     pub(super) block_table: &'a [u32],
     pub(super) kv_head: usize,
-    /// The keys that this thread reads next, if there are any.
-    pub(super) coming: Option<Coming<'a>>,
+    pub(super) prefetches: Prefetches<'a>,
 }
 
 impl<'a, T: KvElement> Chunk<'a, T> {
@@ -132,11 +131,7 @@ impl<'a, T: KvElement> Chunk<'a, T> {
     /// blocks which all rows share. Rows see the first `high` columns.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn has_blocks_for(&self, least: usize, high: usize) -> bool {
-        self.n_flat() >= least
-            && self.shape.key_dim.is_multiple_of(BLOCK)
-            && self.shape.block_size.is_multiple_of(LANES)
-            && !self.shape.values_in_keys
-            && high <= self.dense()
+        self.n_flat() >= least && has_blocks(self.shape) && high <= self.dense()
     }
 
     /// First column from which on a row with a path takes its values alone: that of the block in
@@ -216,18 +211,39 @@ impl<'a, T: KvElement> Chunk<'a, T> {
         if self.shape.values_in_keys {
             return self.to_coming(keys, group.first.max(self.start));
         }
-        let (block, place) = self.place(group.first);
-        self.bytes_from(keys, self.shape.values(block, self.kv_head, place..place).start)
+        match self.prefetches {
+            Prefetches::Columns(_) => self.to_values(keys, group.first),
+            // The first block of values beside the last block of keys.
+            Prefetches::Values => {
+                let last = (self.seq_end.min(self.start + CHUNK) - 1) / BLOCK * BLOCK;
+                match group.first.checked_sub(last) {
+                    Some(place) => self.to_values(keys, self.start + place),
+                    None => 0,
+                }
+            }
+        }
     }
 
-    /// Bytes from `address`, which is read for `position`, to the coming keys of its column; 0
-    /// where there are none.
+    /// Bytes from `address` to the value at `position` of the cache.
+    #[inline(always)]
+    fn to_values(&self, address: *const u8, position: usize) -> usize {
+        let (block, place) = self.place(position);
+        self.bytes_from(address, self.shape.values(block, self.kv_head, place..place).start)
+    }
+
+    /// Bytes from `address`, a value at `position` or what is read for it last, to what is
+    /// prefetched beside it; 0 where that is nothing.
     #[inline(always)]
     pub(super) fn to_coming(&self, address: *const u8, position: usize) -> usize {
-        let Some(coming) = &self.coming else { return 0 };
-        match coming.key(self.shape, position - self.start) {
-            Some(element) => self.bytes_from(address, element),
-            None => 0,
+        match &self.prefetches {
+            Prefetches::Columns(None) => 0,
+            Prefetches::Columns(Some(coming)) => coming
+                .key(self.shape, position - self.start)
+                .map_or(0, |element| self.bytes_from(address, element)),
+            Prefetches::Values if position + BLOCK < self.seq_end.min(self.start + CHUNK) => {
+                self.to_values(address, position + BLOCK)
+            }
+            Prefetches::Values => 0,
         }
     }
 
@@ -262,7 +278,7 @@ impl<'a, T: KvElement> Chunk<'a, T> {
         find: fn(&Coming<'a>, &KvShape, usize) -> Option<usize>,
     ) {
         if T::HAS_SCALES
-            && let Some(coming) = &self.coming
+            && let Prefetches::Columns(Some(coming)) = &self.prefetches
             && let Some(element) = find(coming, self.shape, position - self.start)
         {
             self.prefetch(s, element);
@@ -299,6 +315,14 @@ impl<'a, T: KvElement> Chunk<'a, T> {
         let scales = self.shape.value_scales(block, self.kv_head, place..place + n);
         (cast_slice(&self.pages[scales]), position + n)
     }
+}
+
+/// Whether keys and values lie in whole blocks.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn has_blocks(shape: &KvShape) -> bool {
+    shape.key_dim.is_multiple_of(BLOCK)
+        && shape.block_size.is_multiple_of(LANES)
+        && !shape.values_in_keys
 }
 
 /// Computes the chunk into `out`; `scratch` holds `n_flat` lines of scores, then the memory that
@@ -411,6 +435,31 @@ pub(super) fn gather_scales<T: KvElement>(
 
 /// A kernel of [`chunk`].
 pub(super) type Kernel<T> = unsafe fn(&Chunk<'_, T>, &mut [f32], &mut State<'_>);
+
+/// The kernels of an element type.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kernels<T> {
+    pub(super) chunk: Kernel<T>,
+    pub(super) in_turn: Option<InTurn<T>>,
+}
+
+impl<T> Kernels<T> {
+    /// One kernel for everything.
+    pub(super) const fn of(chunk: Kernel<T>) -> Self {
+        Self { chunk, in_turn: None }
+    }
+}
+
+/// A kernel for chunks of one decoded token, of several KV heads or parts of them, which take turns at
+/// the blocks of the cache.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InTurn<T> {
+    /// Whether it is faster than one part of the heads after the other.
+    pub(super) pays: fn(&KvShape) -> bool,
+    /// Computes the chunks. The memory is as for the other kernels, for each chunk as much as for the
+    /// largest.
+    pub(super) chunks: unsafe fn(&[Chunk<'_, T>], &mut [f32], States<'_>),
+}
 
 /// An element type, and its kernel for chunks that are computed by no other one.
 #[cfg(target_arch = "x86_64")]

@@ -39,6 +39,16 @@
 use super::CHUNK;
 use crate::ops::kv::KvShape;
 
+/// What is prefetched beside the keys and values of a chunk.
+#[derive(Clone, Copy)]
+pub(super) enum Prefetches<'a> {
+    /// Beside each key the value of its column; beside each value the key of its column in the chunk
+    /// that is coming, if there is one.
+    Columns(Option<Coming<'a>>),
+    /// Nothing beside keys; beside each value the one that is a block of columns behind it.
+    Values,
+}
+
 /// The keys that a thread reads after the values of a chunk.
 #[derive(Clone, Copy)]
 pub(super) struct Coming<'a> {

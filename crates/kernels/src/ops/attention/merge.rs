@@ -48,6 +48,20 @@ impl<'a> State<'a> {
     }
 }
 
+/// Memory of several states, one behind the other.
+pub(super) struct States<'a> {
+    pub(super) memory: &'a mut [f32],
+    /// Floats of each, as many as the largest needs or more.
+    pub(super) stride: usize,
+}
+
+impl States<'_> {
+    /// The memory of each state.
+    pub(super) fn each(&mut self) -> impl Iterator<Item = &mut [f32]> {
+        self.memory.chunks_exact_mut(self.stride)
+    }
+}
+
 /// The reference that scores are taken relative to: finite where all scores are `-inf`.
 #[inline(always)]
 pub(super) fn reference(max: f32) -> f32 {

@@ -67,7 +67,8 @@
 //! ```text
 //! many items      item -> all its chunks, merged as they come
 //! few items       (item, chunk) -> partial[item][chunk];   item -> merge ascending
-//! decoding        the same, but all heads of a chunk by one thread, where chunks are many   (run.rs)
+//! decoding        the same, but all heads of a chunk by one thread, where chunks are many   (run.rs);
+//!                 or of a block of the chunk, where that is faster                     (paired)
 //! ```
 //!
 //! **Bytes and operations.** Decoding reads each position's key and value once per KV head (and
@@ -85,7 +86,8 @@
 //! A group of four heads does eight multiply-adds of sixteen lanes per line of bf16: the peak of
 //! one Zen 4 core needs 29 GB/s, about the bandwidth that it has (with products of pairs twice as
 //! much). So arithmetic and reads must overlap: the lines of the values are prefetched while keys
-//! are multiplied, and the lines of the next keys while values are (`coming.rs`).
+//! are multiplied, and the lines of the next keys while values are (`coming.rs`). Where heads take turns
+//! at the blocks of the cache, keys follow each other in memory and need no prefetch.
 //!
 //! A prompt of `m` rows does `m` times the operations on `m · group / 64` times the bytes (192 and 512
 //! in place of 64, as above), which at a few thousand positions come from the third-level cache.
@@ -134,6 +136,7 @@ mod widened;
 use half::{bf16, f16};
 
 use crate::ops::kv;
+use chunk::Kernels;
 
 pub use input::{AttentionInput, AttentionSeq, DistanceBias};
 
@@ -150,11 +153,11 @@ const HALF: usize = BLOCK / 2;
 pub(crate) struct Table {
     /// Most flat rows of an item: those that share each key and value brought into cache.
     flat_rows: usize,
-    chunk_f32: chunk::Kernel<f32>,
-    chunk_bf16: chunk::Kernel<bf16>,
-    chunk_f16: chunk::Kernel<f16>,
-    chunk_fp8: chunk::Kernel<u8>,
-    chunk_int8: chunk::Kernel<i8>,
+    of_f32: Kernels<f32>,
+    of_bf16: Kernels<bf16>,
+    of_f16: Kernels<f16>,
+    of_fp8: Kernels<u8>,
+    of_int8: Kernels<i8>,
     merge: unsafe fn(&mut merge::State<'_>, &merge::State<'_>),
     finish: unsafe fn(&[f32], f32, &mut [f32]),
     pub(crate) kv: &'static kv::Table,
@@ -173,11 +176,11 @@ macro_rules! table {
         $(#[$meta])*
         pub(crate) static $name: Table = Table {
             flat_rows: $flat_rows,
-            chunk_f32: $f32,
-            chunk_bf16: $bf16,
-            chunk_f16: $f16,
-            chunk_fp8: $fp8,
-            chunk_int8: $int8,
+            of_f32: $f32,
+            of_bf16: $bf16,
+            of_f16: $f16,
+            of_fp8: $fp8,
+            of_int8: $int8,
             merge: merge::merge_shells::$shell,
             finish: merge::finish_shells::$shell,
             kv: &kv::$kv,
@@ -188,11 +191,11 @@ macro_rules! table {
             $(#[$meta])* $name,
             $shell,
             [
-                chunk::f32_shells::$shell,
-                chunk::f16_shells::$shell,
-                chunk::bf16_shells::$shell,
-                chunk::fp8_shells::$shell,
-                chunk::int8_shells::$shell,
+                Kernels::of(chunk::f32_shells::$shell),
+                Kernels::of(chunk::f16_shells::$shell),
+                Kernels::of(chunk::bf16_shells::$shell),
+                Kernels::of(chunk::fp8_shells::$shell),
+                Kernels::of(chunk::int8_shells::$shell),
             ],
             cut::FLAT_ROWS,
             $name
@@ -209,7 +212,13 @@ table!(
     #[cfg(target_arch = "x86_64")]
     AVX512,
     avx512,
-    [widened::chunk, widened::chunk, widened::chunk, widened::chunk, widened::chunk],
+    [
+        Kernels::of(widened::chunk),
+        Kernels::of(widened::chunk),
+        Kernels::of(widened::chunk),
+        Kernels::of(widened::chunk),
+        Kernels::of(widened::chunk),
+    ],
     widened::FLAT_ROWS,
     AVX512
 );
@@ -218,11 +227,11 @@ table!(
     AVX512VNNI,
     avx512,
     [
-        widened::chunk,
-        widened::chunk,
-        paired::chunk_where_faster,
-        paired::chunk_where_faster,
-        paired::chunk_where_faster,
+        Kernels::of(widened::chunk),
+        Kernels::of(widened::chunk),
+        paired::kernels_where_faster(),
+        paired::kernels_where_faster(),
+        paired::kernels_where_faster(),
     ],
     widened::FLAT_ROWS,
     AVX512
@@ -233,7 +242,13 @@ table!(
     #[cfg(target_arch = "x86_64")]
     AVX512_BF16,
     avx512,
-    [widened::chunk, widened::chunk, paired::chunk, paired::chunk, paired::chunk],
+    [
+        Kernels::of(widened::chunk),
+        Kernels::of(widened::chunk),
+        paired::kernels(),
+        paired::kernels(),
+        paired::kernels(),
+    ],
     widened::FLAT_ROWS,
     AVX512
 );
@@ -241,7 +256,13 @@ table!(
     #[cfg(target_arch = "x86_64")]
     AMX,
     avx512,
-    [widened::chunk, widened::chunk, tiles::chunk, tiles::chunk, tiles::chunk],
+    [
+        Kernels::of(widened::chunk),
+        Kernels::of(widened::chunk),
+        Kernels::of(tiles::chunk),
+        Kernels::of(tiles::chunk),
+        Kernels::of(tiles::chunk),
+    ],
     tiles::FLAT_ROWS,
     AVX512
 );

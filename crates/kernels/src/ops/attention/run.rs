@@ -15,19 +15,21 @@
 //! behind 4,096 tokens is 8 % faster with bf16 and 32 heads of 64 elements on 8 (12 % on one thread), and
 //! behind 32,768 tokens 4 % with bf16 and 9 % with int8 and 16 heads of 256 on 4 (medians of three or four
 //! runs in turn). With f32, whose runs are longer, it is 3 to 8 % slower, so f32 is not computed so.
+//! Where a kernel has [`InTurn`], heads take turns not after each chunk but after each block of the cache.
 //!
 //! Scratch belongs to the threads and grows to the largest step seen; a step in steady state
 //! allocates nothing.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 
 use pelton_tensor::ALIGNMENT;
 
-use super::chunk::{Chunk, Kernel, SCORE_LINE};
-use super::coming::Coming;
+use super::chunk::{Chunk, InTurn, Kernel, Kernels, SCORE_LINE};
+use super::coming::{Coming, Prefetches};
 use super::cut::{Cut, FLAT_ROWS, HeadParts, Heads, RowBlock};
 use super::input::AttentionInput;
-use super::merge::State;
+use super::merge::{State, States};
 use super::tree::Tree;
 use super::weigh_keys::n_turned;
 use super::{CHUNK, Table};
@@ -41,6 +43,9 @@ const ITEMS_PER_THREAD: usize = 4;
 
 /// Items per thread that larger items must leave, so that threads end at about the same time.
 const ITEMS_OF_A_CUT: usize = 2 * ITEMS_PER_THREAD;
+
+/// Most parts of the heads that take turns.
+const MOST_IN_TURN: usize = 8;
 
 /// Most floats of partial results (16 MiB); a step that needs more is not cut by chunks.
 const PARTIAL_FLOATS: usize = 4 << 20;
@@ -105,17 +110,17 @@ impl Cpu {
         let layer = layer.into();
         let kernels = self.kernels.attention;
         match kv.shape().dtype {
-            KvDtype::F32 => self.attend(kernels.chunk_f32, kv.layer(layer), input, out),
-            KvDtype::Bf16 => self.attend(kernels.chunk_bf16, kv.layer(layer), input, out),
-            KvDtype::F16 => self.attend(kernels.chunk_f16, kv.layer(layer), input, out),
-            KvDtype::Fp8 => self.attend(kernels.chunk_fp8, kv.layer(layer), input, out),
-            KvDtype::Int8 => self.attend(kernels.chunk_int8, kv.layer(layer), input, out),
+            KvDtype::F32 => self.attend(kernels.of_f32, kv.layer(layer), input, out),
+            KvDtype::Bf16 => self.attend(kernels.of_bf16, kv.layer(layer), input, out),
+            KvDtype::F16 => self.attend(kernels.of_f16, kv.layer(layer), input, out),
+            KvDtype::Fp8 => self.attend(kernels.of_fp8, kv.layer(layer), input, out),
+            KvDtype::Int8 => self.attend(kernels.of_int8, kv.layer(layer), input, out),
         }
     }
 
     fn attend<T: KvElement>(
         &self,
-        kernel: Kernel<T>,
+        kernels: Kernels<T>,
         (shape, pages): (KvShape, &[T]),
         input: &AttentionInput<'_>,
         out: &mut [f32],
@@ -126,7 +131,7 @@ impl Cpu {
         let mut cut = CUT.take().unwrap_or_default();
         cut.rows(input, &heads, self.flat_rows(input, &heads));
         let step = Step { cpu: self, input, shape, pages, heads, cut: &cut, out: Parts::new(out) };
-        self.run_step(kernel, &step);
+        self.run_step(kernels, &step);
         CUT.set(Some(cut));
     }
 
@@ -138,7 +143,7 @@ impl Cpu {
         (even / FLAT_ROWS * FLAT_ROWS).clamp(FLAT_ROWS, self.kernels.attention.flat_rows)
     }
 
-    fn run_step<T: KvElement>(&self, kernel: Kernel<T>, step: &Step<'_, T>) {
+    fn run_step<T: KvElement>(&self, kernels: Kernels<T>, step: &Step<'_, T>) {
         let Step { shape, heads, cut: &Cut { ref blocks, n_partials, .. }, .. } = *step;
         let n_items = blocks.len() * heads.n;
         let n_threads = self.team.n_threads();
@@ -158,38 +163,52 @@ impl Cpu {
                 let (block, heads) = step.item(item);
                 // Threads take turns, as a rule.
                 let coming = step.first_of(item + n_threads);
-                step.whole(kernel, block, step.heads.part(heads), coming);
+                step.whole(kernels.chunk, block, step.heads.part(heads), coming);
             });
             return;
         }
+        let in_turn = kernels.in_turn.filter(|kernel| (kernel.pays)(shape));
         with_floats(&PARTIALS, n_partials * per_partial, |memory| {
             let partials = Parts::new(memory);
             let per_tile = if by_chunks { step.heads.n } else { 1 };
             self.team.for_each_tile(n_partials / per_tile, |tile| {
-                for idx in tile * per_tile..(tile + 1) * per_tile {
+                let all = tile * per_tile..(tile + 1) * per_tile;
+                // SAFETY: the partials of a tile belong to it.
+                let memory =
+                    unsafe { partials.part(all.start * per_partial..all.end * per_partial) };
+                if by_chunks && let Some(in_turn) = &in_turn {
+                    return step.in_turn(in_turn, all, States { memory, stride: per_partial });
+                }
+                for (idx, memory) in all.clone().zip(memory.chunks_exact_mut(per_partial)) {
                     let (block, heads, chunk) = step.partial(idx, by_chunks);
-                    let is_last = idx + 1 == (tile + 1) * per_tile;
                     // Threads take turns, as a rule.
-                    let next = if is_last { (tile + n_threads) * per_tile } else { idx + 1 };
+                    let next = if idx + 1 == all.end {
+                        idx + 1 + (n_threads - 1) * per_tile
+                    } else {
+                        idx + 1
+                    };
                     let coming = (next < n_partials).then(|| {
                         let (block, heads, chunk) = step.partial(next, by_chunks);
                         step.coming(block, step.heads.part(heads), chunk)
                     });
-                    let at = block.first_partial + heads * block.n_chunks + chunk;
-                    let chunk = step.chunk(block, step.heads.part(heads), chunk, coming, &[]);
-                    // SAFETY: each partial belongs to one tile.
-                    let memory = unsafe { partials.part(at * per_partial..(at + 1) * per_partial) };
-                    step.part(kernel, block, step.heads.part(heads), chunk, memory);
+                    let prefetches = Prefetches::Columns(coming);
+                    let chunk = step.chunk(block, step.heads.part(heads), chunk, prefetches, &[]);
+                    step.part(kernels.chunk, block, step.heads.part(heads), chunk, memory);
                 }
             });
             self.team.for_each_tile(n_items, |item| {
                 let (block, heads) = step.item(item);
-                let first = block.first_partial + heads * block.n_chunks;
-                let range = first * per_partial..(first + block.n_chunks) * per_partial;
-                // SAFETY: the partials of an item belong to one tile, and the tiles of the first
-                // wave are done with theirs.
-                let partials = unsafe { partials.part(range) };
-                step.merge(block, step.heads.part(heads), partials, per_partial);
+                let (first, next) = match by_chunks {
+                    true => (heads, step.heads.n),
+                    false => (heads * block.n_chunks, 1),
+                };
+                let partials = (0..block.n_chunks).map(|chunk| {
+                    let at = (block.first_partial + first + chunk * next) * per_partial;
+                    // SAFETY: each partial belongs to one item, and the tiles of the first wave are
+                    // done with theirs.
+                    unsafe { partials.part(at..at + per_partial) }
+                });
+                step.merge(block, step.heads.part(heads), partials);
             });
         });
     }
@@ -254,7 +273,7 @@ impl<T: KvElement> Step<'_, T> {
         block: &RowBlock,
         heads: Heads,
         chunk: usize,
-        coming: Option<Coming<'a>>,
+        prefetches: Prefetches<'a>,
         q: &'a [f32],
     ) -> Chunk<'a, T> {
         let sequence = &self.input.sequences[block.seq];
@@ -281,7 +300,7 @@ impl<T: KvElement> Step<'_, T> {
             shape: self.shape,
             block_table: sequence.block_table,
             kv_head: heads.kv_head,
-            coming,
+            prefetches,
         }
     }
 
@@ -315,7 +334,7 @@ impl<T: KvElement> Step<'_, T> {
                 let is_last = chunk + 1 == block.n_chunks;
                 let coming =
                     if is_last { coming } else { Some(self.coming(block, heads, chunk + 1)) };
-                let chunk = self.chunk(block, heads, chunk, coming, q);
+                let chunk = self.chunk(block, heads, chunk, Prefetches::Columns(coming), q);
                 // SAFETY: the kernels of a `Cpu` are available on this machine.
                 unsafe {
                     kernel(&chunk, scores, &mut part);
@@ -348,14 +367,52 @@ impl<T: KvElement> Step<'_, T> {
         });
     }
 
-    /// Merges the partials of an item, ascending, into `out`.
-    fn merge(&self, block: &RowBlock, heads: Heads, partials: &mut [f32], per_partial: usize) {
+    /// The partials `all`, which are those of one chunk of a decoded token, into `memory`: a few
+    /// parts of the heads at a time take turns.
+    fn in_turn(
+        &self,
+        kernel: &InTurn<T>,
+        all: Range<usize>,
+        States { memory, stride }: States<'_>,
+    ) {
+        let (n_rows, dim) = (self.heads.most, self.shape.key_dim);
+        let n_scores = n_rows * SCORE_LINE;
+        for first in all.clone().step_by(MOST_IN_TURN) {
+            let n = MOST_IN_TURN.min(all.end - first);
+            let memory = &mut memory[(first - all.start) * stride..][..n * stride];
+            with_floats(&SCRATCH, n * (n_scores + n_rows * dim), |scratch| {
+                let (scores, queries) = scratch.split_at_mut(n * n_scores);
+                for (idx, q) in queries.chunks_exact_mut(n_rows * dim).enumerate() {
+                    let (block, heads, _) = self.partial(first + idx, true);
+                    let heads = self.heads.part(heads);
+                    self.gather(block, heads, &mut q[..heads.n * dim]);
+                }
+                let chunks: [_; MOST_IN_TURN] = std::array::from_fn(|idx| {
+                    let idx = idx.min(n - 1);
+                    let (block, heads, chunk) = self.partial(first + idx, true);
+                    let heads = self.heads.part(heads);
+                    let q = &queries[idx * n_rows * dim..][..heads.n * dim];
+                    self.chunk(block, heads, chunk, Prefetches::Values, q)
+                });
+                // SAFETY: the kernels of a `Cpu` are available on this machine.
+                unsafe { (kernel.chunks)(&chunks[..n], scores, States { memory, stride }) };
+            });
+        }
+    }
+
+    /// Merges the partials of an item, which ascend, into `out`.
+    fn merge<'m>(
+        &self,
+        block: &RowBlock,
+        heads: Heads,
+        partials: impl Iterator<Item = &'m mut [f32]>,
+    ) {
         let n_flat = block.n_rows * heads.n;
         let n_state = State::n_floats(n_flat, self.shape.padded_dim());
         with_floats(&SCRATCH, n_state, |memory| {
             let mut total = State::over(memory, n_flat, self.shape.padded_dim());
             self.begin(heads, &mut total);
-            for partial in partials.chunks_exact_mut(per_partial) {
+            for partial in partials {
                 let part = self.state(n_flat, partial);
                 // SAFETY: the kernels of a `Cpu` are available on this machine.
                 unsafe { (self.kernels().merge)(&mut total, &part) };

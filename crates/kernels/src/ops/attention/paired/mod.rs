@@ -48,13 +48,36 @@
 //! In a quiet minute prompts of bf16 reach 260 GFLOP/s in place of 172 (64 elements), 55 % of the
 //! peak.
 //!
+//! **Heads in turn.** Behind many tokens the heads of a decoded token take turns at each 64 keys and
+//! at each 32 values ([`in_turn`]). The keys of all heads lie side by side, so that the processor
+//! fetches them by itself, and only values are prefetched, 32 tokens ahead. The same two threads,
+//! microseconds of bf16 behind 32,768 tokens before and after, medians of five runs in turn while
+//! memory gave 37 GB/s (left) and 33 GB/s (right):
+//!
+//! ```text
+//! 16 heads of 256 on 4    4110  3820          16 heads of 128 on 8    4500  4130
+//! 32 heads of 64 on 8     2350  2160          32 heads of 128 on 32  16990 16550
+//! 32 heads of 128 on 8    5130  4220          32 heads of 64 on 16    4630  4450
+//! ```
+//!
+//! Where the keys of all heads and 16 tokens are less than 16 KiB (32 heads of 64 on 4, 14 on 2), it
+//! is 12 to 20 % slower, and 2 to 15 % with fp8 and int8, whose pairs take longer to make than
+//! their bytes to read. Reading keys alone takes as long as memory needs, values alone 1.3 times
+//! that; the exponentials take 3 %.
+//!
+//! Tried with it and dropped, all of them as fast from memory: queries gathered and made pairs of
+//! once per row in place of once per chunk (4 % faster in cache); two vectors of values in order by
+//! `vpermt2w`; beside the last values of a chunk the first keys of the next. In a program of its own,
+//! values two or three blocks ahead, or all elements of a value at once for two rows, were equal, and
+//! values prefetched to the first-level cache a sixth to a third slower.
+//!
 //! Tried and dropped: blocks in memory for the rows of one decoded token, too (their prefetches
 //! come in bursts, and the memory waits while blocks are multiplied: 10 to 20 % slower than
 //! floats); every second prefetch left out (a quarter slower); besides, prefetches to the
 //! first-level cache 256 to 1,024 bytes ahead (no faster to 15 % slower); keys of one group at a
 //! time instead of four (equal); lines prefetched in the order of memory while values are
-//! multiplied, 64 elements at a time (15 % slower). One or two heads per KV head, whose reads are
-//! all that counts, are up to a fifth slower than with floats and do not come here.
+//! multiplied, 64 elements at a time (15 % slower). Without turns, one or two heads per KV
+//! head are up to a fifth slower than with floats and do not come here.
 
 mod blocks;
 mod direct;
@@ -62,11 +85,14 @@ mod direct;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::chunk::{Chunk, SCORE_LINE, Scales, gather_scales, weights};
-use super::interleaved::{Interleave, Values, blocks as blocks_of, unseen_are_finite};
-use super::merge::State;
+use super::chunk::{
+    Chunk, InTurn, Kernels, SCORE_LINE, Scales, gather_scales, has_blocks, weights,
+};
+use super::interleaved::{Interleave, Values, unseen_are_finite};
+use super::merge::{State, States};
 use super::widened::{self, BATCH, clear_unseen, parts, scale, scale_weights};
 use super::{BLOCK, CHUNK};
+use crate::ops::kv::{KvDtype, KvShape};
 use crate::ops::matmul::{bf16_pays, row_chunks};
 use crate::simd::byte_floats;
 use crate::simd::pairs::{Terms, multiply, narrow_in_place};
@@ -74,9 +100,12 @@ use crate::simd::products::Rows;
 use crate::simd::{Avx512, LANES};
 use blocks::{Blocks, Group, arrange_keys, arrange_values};
 use direct::{Keys, Lines};
+use half::bf16;
 
 /// Fewest flat rows for which this kernel is faster.
 const LEAST_ROWS: usize = 3;
+/// Fewest bytes of keys, of all heads and sixteen tokens, for which heads take turns.
+const LEAST_RUN: usize = 16 << 10;
 /// Most rows that are multiplied at a time.
 const ROWS: usize = 6;
 /// Most vectors of a block.
@@ -92,8 +121,8 @@ struct Scratch {
     keys: Vec<f32>,
     /// Blocks of values, `[32 columns][64 elements]`.
     values: Vec<f32>,
-    /// Scales of the keys and of the values of the columns, where their type has any.
-    scales: Scales,
+    /// Scales of the keys and of the values of the columns of each chunk, where their type has any.
+    scales: Vec<Scales>,
 }
 
 thread_local! {
@@ -102,16 +131,50 @@ thread_local! {
             queries: Vec::new(),
             keys: Vec::new(),
             values: Vec::new(),
-            scales: [[0.0; CHUNK]; 2],
+            scales: Vec::new(),
         })
     };
 }
 
-/// Makes memory at least this large.
-fn grow(memory: &mut Vec<f32>, n: usize) {
-    if memory.len() < n {
-        memory.resize(n, 0.0);
+impl Scratch {
+    /// Makes room for `n_chunks` of `n_flat` rows each, and for the blocks of `n_pairs` pairs of columns.
+    fn grow(&mut self, shape: &KvShape, n_pairs: usize, (n_chunks, n_flat): (usize, usize)) {
+        let grow = |memory: &mut Vec<f32>, n: usize| {
+            if memory.len() < n {
+                memory.resize(n, 0.0);
+            }
+        };
+        let (dim, padded) = (shape.key_dim, shape.padded_dim());
+        grow(&mut self.queries, n_chunks * n_flat * dim);
+        grow(&mut self.keys, n_pairs * dim.max(VECTORS * LANES));
+        grow(&mut self.values, n_pairs * padded.max(VECTORS * LANES));
+        if self.scales.len() < n_chunks {
+            self.scales.resize(n_chunks, [[0.0; CHUNK]; 2]);
+        }
     }
+}
+
+/// The kernels of an element type on a CPU that has their instructions.
+#[cfg(test)]
+pub(super) const fn kernels<T: Interleave>() -> Kernels<T> {
+    Kernels { chunk, in_turn: Some(InTurn { pays: has_blocks, chunks: in_turn }) }
+}
+
+/// The kernels of an element type, where they are faster than those with floats.
+pub(super) const fn kernels_where_faster<T: Interleave>() -> Kernels<T> {
+    let in_turn = InTurn { pays: pays_in_turn, chunks: in_turn };
+    Kernels { chunk: chunk_where_faster, in_turn: Some(in_turn) }
+}
+
+/// Whether products of pairs are faster than those of floats.
+fn pays() -> bool {
+    bf16_pays() && byte_floats::is_supported()
+}
+
+/// See [`InTurn::pays`].
+fn pays_in_turn(shape: &KvShape) -> bool {
+    let n_bytes = shape.n_kv_heads * LANES * shape.key_dim * size_of::<bf16>();
+    pays() && shape.dtype == KvDtype::Bf16 && has_blocks(shape) && n_bytes >= LEAST_RUN
 }
 
 /// Computes the chunk into `out`, with pairs where that is faster than with floats.
@@ -126,13 +189,7 @@ pub(super) unsafe fn chunk_where_faster<T: Interleave>(
     out: &mut State<'_>,
 ) {
     // SAFETY: this function has the features, and where pairs pay there are their instructions.
-    unsafe {
-        if bf16_pays() && byte_floats::is_supported() {
-            chunk(of, scratch, out)
-        } else {
-            widened::chunk(of, scratch, out)
-        }
-    }
+    unsafe { if pays() { chunk(of, scratch, out) } else { widened::chunk(of, scratch, out) } }
 }
 
 /// Computes the chunk into `out`; `scratch` as for the other kernels.
@@ -167,68 +224,166 @@ fn attend<T: Interleave>(
     scratch: &mut [f32],
     out: &mut State<'_>,
 ) {
-    // SAFETY: this function has the features.
-    let s = unsafe { Avx512::assume() };
-    let (n_flat, padded, dim) = (chunk.n_flat(), chunk.shape.padded_dim(), chunk.shape.key_dim);
-    let Scratch { queries, keys, values, scales } = memory;
+    let (n_flat, padded) = (chunk.n_flat(), chunk.shape.padded_dim());
     // A single batch keeps no blocks.
     let keeps = n_flat > BATCH;
-    let per_column = if keeps { columns.len() / 2 } else { PAIRS };
-    grow(queries, chunk.q.len());
-    grow(keys, per_column * dim.max(VECTORS * LANES));
-    grow(values, per_column * padded.max(VECTORS * LANES));
-    let queries = &mut queries[..chunk.q.len()];
-    queries.copy_from_slice(chunk.q);
-    for query in queries.chunks_exact_mut(dim) {
-        narrow_in_place(query);
-    }
-    if T::HAS_SCALES {
-        let (low, high) = chunk.seen(0..n_flat);
-        gather_scales(chunk, low / LANES * LANES..high, scales);
-    }
-    let [of_keys, of_values] = &*scales;
+    memory.grow(chunk.shape, if keeps { columns.len() / 2 } else { PAIRS }, (1, n_flat));
+    let Scratch { queries, keys, values, scales } = memory;
+    begin(chunk, queries, &mut scales[0]);
     out.acc.fill(0.0);
     for first in (0..n_flat).step_by(BATCH) {
         let flats = first..(first + BATCH).min(n_flat);
         let lines = &mut scratch[..flats.len() * SCORE_LINE];
         let (arranges, is_direct) = (first == 0, n_flat <= ROWS * size_of::<T>());
-        let keys = Blocks { memory: keys, keeps, arranges, is_direct };
-        score(chunk, flats.clone(), columns.clone(), (queries, keys), lines);
-        if T::HAS_SCALES {
-            scale(of_keys, columns.clone(), lines);
+        let mut keys = Blocks { memory: keys, keeps, arranges, is_direct };
+        for vectors in parts(columns.len() / LANES) {
+            score(chunk, flats.clone(), (&columns, vectors), (queries, &mut keys), lines);
         }
-        weights(s, chunk, flats.clone(), lines, out);
-        if T::HAS_SCALES {
-            scale_weights(chunk, flats.clone(), of_values, lines);
-        }
-        clear_unseen(chunk, flats.clone(), columns.clone(), lines);
-        for line in lines.chunks_exact_mut(SCORE_LINE) {
-            narrow_in_place(&mut line[LANES..][columns.clone()]);
-        }
+        turn_into_weights(chunk, (flats.clone(), &columns), &scales[0], lines, out);
         let acc = &mut out.acc[flats.start * padded..flats.end * padded];
-        let values = Blocks { memory: values, keeps, arranges, is_direct };
-        weigh(chunk, flats, columns.clone(), (lines, values), acc);
+        let mut values = Blocks { memory: values, keeps, arranges, is_direct };
+        for idx in 0..columns.len() / BLOCK {
+            weigh(chunk, flats.clone(), (&columns, idx), (lines, &mut values), acc);
+        }
     }
 }
 
-/// Scores of these flat rows for `columns`.
+/// Computes chunks of a decoded token; see [`InTurn`].
+///
+/// # Safety
+///
+/// This CPU has the features below.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
+unsafe fn in_turn<T: Interleave>(
+    chunks: &[Chunk<'_, T>],
+    scratch: &mut [f32],
+    mut states: States<'_>,
+) {
+    let Some(first) = chunks.first() else { return };
+    let (low, high) = first.seen(0..first.n_flat());
+    let is_usual =
+        |of: &Chunk<'_, T>| of.has_blocks_for(1, high) && unseen_are_finite(of, low..high);
+    if low < high && chunks.iter().all(is_usual) {
+        let columns = low / BLOCK * BLOCK..high.next_multiple_of(BLOCK);
+        return SCRATCH.with_borrow_mut(|memory| {
+            attend_in_turn(chunks, columns, memory, scratch, states);
+        });
+    }
+    for (of, state) in chunks.iter().zip(states.each()) {
+        let mut state = State::over(state, of.n_flat(), of.shape.padded_dim());
+        // SAFETY: this function has the features of the other kernel.
+        unsafe { chunk(of, scratch, &mut state) };
+    }
+}
+
+/// Computes the chunks of [`in_turn`]; `columns` are whole blocks.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
+fn attend_in_turn<T: Interleave>(
+    chunks: &[Chunk<'_, T>],
+    columns: Range<usize>,
+    memory: &mut Scratch,
+    scratch: &mut [f32],
+    mut states: States<'_>,
+) {
+    let most = chunks.iter().map(Chunk::n_flat).max().unwrap_or(0);
+    let (shape, is_direct) = (chunks[0].shape, most <= ROWS * size_of::<T>());
+    memory.grow(shape, PAIRS, (chunks.len(), most));
+    let Scratch { queries, keys, values, scales } = memory;
+    let per_queries = most * shape.key_dim;
+    let mut keys = Blocks { memory: keys, keeps: false, arranges: true, is_direct };
+    let mut values = Blocks { memory: values, keeps: false, arranges: true, is_direct };
+    for ((chunk, queries), scales) in
+        chunks.iter().zip(queries.chunks_exact_mut(per_queries)).zip(&mut *scales)
+    {
+        begin(chunk, queries, scales);
+    }
+    for vectors in parts(columns.len() / LANES) {
+        let vectors = (&columns, vectors);
+        for ((chunk, queries), lines) in chunks
+            .iter()
+            .zip(queries.chunks_exact(per_queries))
+            .zip(scratch.chunks_exact_mut(most * SCORE_LINE))
+        {
+            let flats = 0..chunk.n_flat();
+            score(chunk, flats, vectors.clone(), (queries, &mut keys), lines);
+        }
+    }
+    for (((chunk, scales), lines), state) in chunks
+        .iter()
+        .zip(&*scales)
+        .zip(scratch.chunks_exact_mut(most * SCORE_LINE))
+        .zip(states.each())
+    {
+        let mut state = State::over(state, chunk.n_flat(), shape.padded_dim());
+        state.acc.fill(0.0);
+        let lines = &mut lines[..chunk.n_flat() * SCORE_LINE];
+        turn_into_weights(chunk, (0..chunk.n_flat(), &columns), scales, lines, &mut state);
+    }
+    for idx in 0..columns.len() / BLOCK {
+        for ((chunk, lines), state) in
+            chunks.iter().zip(scratch.chunks_exact(most * SCORE_LINE)).zip(states.each())
+        {
+            let acc = State::over(state, chunk.n_flat(), shape.padded_dim()).acc;
+            weigh(chunk, 0..chunk.n_flat(), (&columns, idx), (lines, &mut values), acc);
+        }
+    }
+}
+
+/// Copies the queries of a chunk as pairs, and the scales of its columns, where their type has any.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
+fn begin<T: Interleave>(chunk: &Chunk<'_, T>, queries: &mut [f32], scales: &mut Scales) {
+    let queries = &mut queries[..chunk.q.len()];
+    queries.copy_from_slice(chunk.q);
+    for query in queries.chunks_exact_mut(chunk.shape.key_dim) {
+        narrow_in_place(query);
+    }
+    if T::HAS_SCALES {
+        let (low, high) = chunk.seen(0..chunk.n_flat());
+        gather_scales(chunk, low / LANES * LANES..high, scales);
+    }
+}
+
+/// Turns the scores of these flat rows for `columns` into pairs of weights, in the first half of
+/// `columns` of their lines, and sets their maxima and sums.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
+fn turn_into_weights<T: Interleave>(
+    chunk: &Chunk<'_, T>,
+    (flats, columns): (Range<usize>, &Range<usize>),
+    [of_keys, of_values]: &Scales,
+    lines: &mut [f32],
+    out: &mut State<'_>,
+) {
+    // SAFETY: this function has the features.
+    let s = unsafe { Avx512::assume() };
+    if T::HAS_SCALES {
+        scale(of_keys, columns.clone(), lines);
+    }
+    weights(s, chunk, flats.clone(), lines, out);
+    if T::HAS_SCALES {
+        scale_weights(chunk, flats.clone(), of_values, lines);
+    }
+    clear_unseen(chunk, flats, columns.clone(), lines);
+    for line in lines.chunks_exact_mut(SCORE_LINE) {
+        narrow_in_place(&mut line[LANES..][columns.clone()]);
+    }
+}
+
+/// Scores of these flat rows for `vectors` of `columns`, of sixteen each.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
 fn score<T: Interleave>(
     chunk: &Chunk<'_, T>,
     flats: Range<usize>,
-    columns: Range<usize>,
-    (queries, mut keys): (&[f32], Blocks<'_>),
+    (columns, vectors): (&Range<usize>, Range<usize>),
+    (queries, keys): (&[f32], &mut Blocks<'_>),
     lines: &mut [f32],
 ) {
-    for vectors in parts(columns.len() / LANES) {
-        let n_before = vectors.start * LANES * chunk.shape.key_dim / 2;
-        let part = Part { flats: flats.clone(), first: columns.start + vectors.start * LANES };
-        let keys = (&mut keys, n_before);
-        match vectors.len() {
-            4 => score_part::<T, 4>(chunk, part, queries, keys, lines),
-            2 => score_part::<T, 2>(chunk, part, queries, keys, lines),
-            _ => score_part::<T, 1>(chunk, part, queries, keys, lines),
-        }
+    let n_before = vectors.start * LANES * chunk.shape.key_dim / 2;
+    let part = Part { flats, first: columns.start + vectors.start * LANES };
+    let keys = (keys, n_before);
+    match vectors.len() {
+        4 => score_part::<T, 4>(chunk, part, queries, keys, lines),
+        2 => score_part::<T, 2>(chunk, part, queries, keys, lines),
+        _ => score_part::<T, 1>(chunk, part, queries, keys, lines),
     }
 }
 
@@ -302,38 +457,37 @@ fn add_scores<const V: usize>(
     }
 }
 
-/// Adds the weighted values of `columns` to `acc` `[flats, padded]`; weights are pairs in the first
-/// half of `columns` of their lines.
+/// Adds the weighted values of block `idx` of `columns` to `acc` `[flats, padded]`; weights are pairs
+/// in the first half of `columns` of their lines.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")]
 fn weigh<T: Interleave>(
     chunk: &Chunk<'_, T>,
     flats: Range<usize>,
-    columns: Range<usize>,
-    (lines, mut values): (&[f32], Blocks<'_>),
+    (columns, idx): (&Range<usize>, usize),
+    (lines, values): (&[f32], &mut Blocks<'_>),
     acc: &mut [f32],
 ) {
     // SAFETY: this function has the features.
     let s = unsafe { Avx512::assume() };
     let padded = chunk.shape.padded_dim();
     let (low, high) = chunk.seen(flats);
-    for (idx, of) in blocks_of(&columns).enumerate() {
-        let of_block = if values.arranges { Values::of(chunk, of) } else { Values::NONE };
-        if values.arranges {
-            for half in 0..2 {
-                let position = chunk.start + of * BLOCK + half * LANES;
-                chunk.prefetch_coming_scales(s, position);
-            }
+    let of = columns.start / BLOCK + idx;
+    let of_block = if values.arranges { Values::of(chunk, of) } else { Values::NONE };
+    if values.arranges {
+        for half in 0..2 {
+            let position = chunk.start + of * BLOCK + half * LANES;
+            chunk.prefetch_coming_scales(s, position);
         }
-        let is_seen = of * BLOCK < high && low < (of + 1) * BLOCK;
-        let weights = is_seen.then(|| &lines[LANES + columns.start + idx * PAIRS..]);
-        for vectors in parts(padded / LANES) {
-            let first = vectors.start * LANES;
-            let values = (&of_block, &mut values, (idx * padded + first) * PAIRS);
-            match vectors.len() {
-                4 => weigh_part::<T, 4>(values, first, padded, weights, acc),
-                2 => weigh_part::<T, 2>(values, first, padded, weights, acc),
-                _ => weigh_part::<T, 1>(values, first, padded, weights, acc),
-            }
+    }
+    let is_seen = of * BLOCK < high && low < (of + 1) * BLOCK;
+    let weights = is_seen.then(|| &lines[LANES + columns.start + idx * PAIRS..]);
+    for vectors in parts(padded / LANES) {
+        let first = vectors.start * LANES;
+        let values = (&of_block, &mut *values, (idx * padded + first) * PAIRS);
+        match vectors.len() {
+            4 => weigh_part::<T, 4>(values, first, padded, weights, acc),
+            2 => weigh_part::<T, 2>(values, first, padded, weights, acc),
+            _ => weigh_part::<T, 1>(values, first, padded, weights, acc),
         }
     }
 }

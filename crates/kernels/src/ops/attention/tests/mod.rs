@@ -2,6 +2,7 @@
 
 mod ahead;
 mod case;
+mod in_turn;
 mod latent;
 mod many_rows;
 mod random;
