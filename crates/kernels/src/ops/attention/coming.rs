@@ -39,7 +39,7 @@
 use super::CHUNK;
 use crate::ops::kv::KvShape;
 
-/// What is prefetched beside the keys and values of a chunk.
+/// Data to be prefetched beside the keys and values of a chunk.
 #[derive(Clone, Copy)]
 pub(super) enum Prefetches<'a> {
     /// Beside each key the value of its column; beside each value the key of its column in the chunk
