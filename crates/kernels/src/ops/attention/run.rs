@@ -44,6 +44,10 @@ const ITEMS_PER_THREAD: usize = 4;
 /// Items per thread that larger items must leave, so that threads end at about the same time.
 const ITEMS_OF_A_CUT: usize = 2 * ITEMS_PER_THREAD;
 
+/// Fewest chunks of a row whose heads take turns after each block. With fewer, a batch of 8 or 32
+/// sequences of 70 tokens takes 1 % longer (a model of 1B in bf16, Zen 4).
+const CHUNKS_IN_TURN: usize = 4;
+
 /// Most parts of the heads that take turns.
 const MOST_IN_TURN: usize = 8;
 
@@ -176,7 +180,11 @@ impl Cpu {
                 // SAFETY: the partials of a tile belong to it.
                 let memory =
                     unsafe { partials.part(all.start * per_partial..all.end * per_partial) };
-                if by_chunks && let Some(in_turn) = &in_turn {
+                let (block, ..) = step.partial(all.start, by_chunks);
+                if by_chunks
+                    && block.n_chunks >= CHUNKS_IN_TURN
+                    && let Some(in_turn) = &in_turn
+                {
                     return step.in_turn(in_turn, all, States { memory, stride: per_partial });
                 }
                 for (idx, memory) in all.clone().zip(memory.chunks_exact_mut(per_partial)) {

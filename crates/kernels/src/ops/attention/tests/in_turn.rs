@@ -63,7 +63,7 @@ fn decoded_tokens_of_several_sequences_have_the_bits_of_each_alone() {
         for cpu in row_cpus() {
             let (mut kv, table) = all.place(5);
             all.store(&cpu, &mut kv, &table, 0..4 * 1200);
-            let lengths = [1200, 3, 700, 1025];
+            let lengths = [1200, 3, 800, 1025];
             let sequences = [0, 1, 2, 3].map(|i| AttentionSeq {
                 rows: i..i + 1,
                 first_position: lengths[i] - 1,
