@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pelton_base::{Slo, TokenId, limits};
+use pelton_base::{Shape, Slo, TokenId, limits};
 use pelton_llm::{Generation, InputOptions, SpecMethod, Speculation, Truncation};
 use serde_json::Value;
 
@@ -61,6 +61,22 @@ impl GenerationFields {
     /// Whether some field names tokens by their numbers.
     pub(crate) fn has_token_ids(&self) -> bool {
         !self.stop_tokens.is_empty() || self.sampling.has_token_ids()
+    }
+
+    /// Sets the form of the answer, if field `name` asks for one.
+    ///
+    /// # Errors
+    ///
+    /// When another field asks for a form, too.
+    pub(crate) fn set_form(&mut self, name: &str, form: Option<Shape>) -> Result<(), ApiError> {
+        if form.is_some() {
+            if self.form.shape.is_some() {
+                let message = format!("`{name}` and another field both ask for a form");
+                return Err(ApiError::param(name, message));
+            }
+            self.form.shape = form;
+        }
+        Ok(())
     }
 
     /// Parameters that a span repeats.

@@ -172,7 +172,8 @@ const FREE: Extent = Extent {
     fields: limits::FIELDS,
 };
 
-/// Checks that a value of any shape is at most of this size and gives no name twice.
+/// Checks that a value of any shape is at most of this size, gives no name twice, and has no string
+/// that is none, such as half of a surrogate pair.
 pub(crate) fn free_within(path: &str, raw: &RawValue, most: Extent) -> Result<(), ApiError> {
     if raw.get().len() > most.bytes {
         return Err(refused(path, &format!("more than {} bytes", most.bytes)));
@@ -193,6 +194,7 @@ fn check_shape(path: &str, raw: &RawValue, depth: usize, most: Extent) -> Result
         Kind::Array => each(path, raw, most.bytes, |i, element| {
             check_shape(&format!("{path}[{i}]"), element, depth + 1, most)
         }),
+        Kind::String => string(path, raw).map(drop),
         _ => Ok(()),
     }
 }
@@ -339,6 +341,8 @@ mod tests {
             Some("m.a")
         );
         assert!(free("m", raw(half)).is_err());
+        let error = free_within("m", raw(&format!("[{half}]")), FREE).expect_err("half");
+        assert_eq!(error.body.param.as_deref(), Some("m[0].a"));
         assert!(object("m", raw(r#"{"\ud800":1}"#), 9).is_err());
     }
 

@@ -137,16 +137,10 @@ impl MessagesBody {
         self,
         defaults: Generation,
     ) -> Result<(Conversation, Generation), ApiError> {
-        let Self { mut conversation, max_tokens, generation: sent, stop, .. } = self;
+        let Self { mut conversation, max_tokens, generation: mut sent, stop, .. } = self;
+        sent.set_form("output_config.format", conversation.form.take())?;
         let mut generation = generation(sent, Some(max_tokens), None, defaults)?;
         generation.stop = stop;
-        if let Some(form) = conversation.form.take() {
-            if generation.form.is_some() {
-                let message = "`output_config.format` and another field both ask for a form";
-                return Err(ApiError::param("output_config.format", message));
-            }
-            generation.form = Some(form);
-        }
         Ok((conversation, generation))
     }
 }

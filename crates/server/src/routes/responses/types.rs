@@ -199,15 +199,9 @@ impl ResponsesBody {
         defaults: Generation,
         is_stored: bool,
     ) -> Result<(Conversation, Generation, Echo), ApiError> {
-        let Self { mut conversation, generation: sent, max_output_tokens, labels, .. } = self;
-        let mut generation = generation(sent, max_output_tokens, self.logprobs, defaults)?;
-        if let Some(form) = conversation.form.take() {
-            if generation.form.is_some() {
-                let message = "`text.format` and another field both ask for a form";
-                return Err(ApiError::param("text.format", message));
-            }
-            generation.form = Some(form);
-        }
+        let Self { mut conversation, generation: mut sent, max_output_tokens, labels, .. } = self;
+        sent.set_form("text.format", conversation.form.take())?;
+        let generation = generation(sent, max_output_tokens, self.logprobs, defaults)?;
         let null = || RawValue::from_string("null".to_owned()).expect("invariant: null is JSON");
         let text = TextEcho { format: null(), verbosity: conversation.text.verbosity };
         let echo = Echo {
