@@ -213,7 +213,6 @@ impl<'a, T: KvElement> Chunk<'a, T> {
         }
         match self.prefetches {
             Prefetches::Columns(_) => self.to_values(keys, group.first),
-            // The first block of values beside the last block of keys.
             Prefetches::Values => {
                 let last = (self.seq_end.min(self.start + CHUNK) - 1) / BLOCK * BLOCK;
                 match group.first.checked_sub(last) {

@@ -45,7 +45,8 @@ pub(super) enum Prefetches<'a> {
     /// Beside each key the value of its column; beside each value the key of its column in the chunk
     /// that is coming, if there is one.
     Columns(Option<Coming<'a>>),
-    /// Nothing beside keys; beside each value the one that is a block of columns behind it.
+    /// Beside each value the one that is a block of columns behind it; beside the keys of the last
+    /// block the values of the first.
     Values,
 }
 

@@ -50,7 +50,7 @@
 //!
 //! **Heads in turn.** Behind many tokens the heads of a decoded token take turns at each 64 keys and
 //! at each 32 values ([`in_turn`]). The keys of all heads lie side by side, so that the processor
-//! fetches them by itself, and only values are prefetched, 32 tokens ahead. The same two threads,
+//! fetches them by itself, and values alone are prefetched, 32 tokens ahead. The same two threads,
 //! microseconds of bf16 behind 32,768 tokens before and after, medians of five runs in turn while
 //! memory gave 37 GB/s (left) and 33 GB/s (right):
 //!
@@ -85,6 +85,8 @@ mod direct;
 use std::cell::RefCell;
 use std::ops::Range;
 
+use half::bf16;
+
 use super::chunk::{
     Chunk, InTurn, Kernels, SCORE_LINE, Scales, gather_scales, has_blocks, weights,
 };
@@ -100,7 +102,6 @@ use crate::simd::products::Rows;
 use crate::simd::{Avx512, LANES};
 use blocks::{Blocks, Group, arrange_keys, arrange_values};
 use direct::{Keys, Lines};
-use half::bf16;
 
 /// Fewest flat rows for which this kernel is faster.
 const LEAST_ROWS: usize = 3;
