@@ -214,13 +214,17 @@ impl<'a, T: KvElement> Chunk<'a, T> {
         match self.prefetches {
             Prefetches::Columns(_) => self.to_values(keys, group.first),
             Prefetches::Values => {
-                let last = (self.seq_end.min(self.start + CHUNK) - 1) / BLOCK * BLOCK;
-                match group.first.checked_sub(last) {
-                    Some(place) => self.to_values(keys, self.start + place),
-                    None => 0,
-                }
+                let last_block = (self.end() - 1) / BLOCK * BLOCK;
+                let place = group.first.checked_sub(last_block);
+                place.map_or(0, |place| self.to_values(keys, self.start + place))
             }
         }
+    }
+
+    /// First position after the chunk or the sequence.
+    #[inline(always)]
+    fn end(&self) -> usize {
+        self.seq_end.min(self.start + CHUNK)
     }
 
     /// Bytes from `address` to the value at `position` of the cache.
@@ -239,7 +243,7 @@ impl<'a, T: KvElement> Chunk<'a, T> {
             Prefetches::Columns(Some(coming)) => coming
                 .key(self.shape, position - self.start)
                 .map_or(0, |element| self.bytes_from(address, element)),
-            Prefetches::Values if position + BLOCK < self.seq_end.min(self.start + CHUNK) => {
+            Prefetches::Values if position + BLOCK < self.end() => {
                 self.to_values(address, position + BLOCK)
             }
             Prefetches::Values => 0,

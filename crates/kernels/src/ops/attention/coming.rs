@@ -30,7 +30,8 @@
 //! allows few misses in flight); each line of keys once, where two or four steps of the loop share
 //! one (no faster: another prefetch is free beside sixteen multiply-adds). On Zen 5: prefetching
 //! line after line of one group while four are multiplied (8 % slower to 11 % faster, by shape);
-//! all heads of a block in turn, so that 16 KiB are read in a row (no faster on two threads).
+//! all heads of a block in turn, so that 16 KiB are read in a row (no faster on two threads; on Zen 4,
+//! where keys are left to the processor, it is: [`Prefetches::Values`] and `paired`).
 //!
 //! Not done: a line of padding between blocks, which are a power of two of bytes apart and share
 //! sets of the cache. It saved 9 to 13 % of the time on Zen 5, but every size of a cache counts

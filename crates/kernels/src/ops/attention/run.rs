@@ -3,7 +3,7 @@
 //! ```text
 //! sequences -> row blocks x parts of the heads = items, of up to `Table::flat_rows` flat rows each
 //!
-//! decoding, long:          tile = (row block, chunk) -> partial[item][chunk] of all heads in turn
+//! decoding, long:          tile = (row block, chunk) -> partial[chunk][item] of all heads in turn
 //!                          tile = item               merges its partials, ascending
 //! items >= 4 per thread:   tile = item               all its chunks in one go
 //! else:                    tile = (item, chunk)      -> partial[item][chunk]
@@ -15,7 +15,8 @@
 //! behind 4,096 tokens is 8 % faster with bf16 and 32 heads of 64 elements on 8 (12 % on one thread), and
 //! behind 32,768 tokens 4 % with bf16 and 9 % with int8 and 16 heads of 256 on 4 (medians of three or four
 //! runs in turn). With f32, whose runs are longer, it is 3 to 8 % slower, so f32 is not computed so.
-//! Where a kernel has [`InTurn`], heads take turns not after each chunk but after each block of the cache.
+//! Where a kernel has [`InTurn`] and the row sees [`CHUNKS_IN_TURN`], heads take turns not after each
+//! chunk but after each block of the cache.
 //!
 //! Scratch belongs to the threads and grows to the largest step seen; a step in steady state
 //! allocates nothing.
@@ -206,12 +207,8 @@ impl Cpu {
             });
             self.team.for_each_tile(n_items, |item| {
                 let (block, heads) = step.item(item);
-                let (first, next) = match by_chunks {
-                    true => (heads, step.heads.n),
-                    false => (heads * block.n_chunks, 1),
-                };
                 let partials = (0..block.n_chunks).map(|chunk| {
-                    let at = (block.first_partial + first + chunk * next) * per_partial;
+                    let at = step.number_of(block, heads, chunk, by_chunks) * per_partial;
                     // SAFETY: each partial belongs to one item, and the tiles of the first wave are
                     // done with theirs.
                     unsafe { partials.part(at..at + per_partial) }
@@ -240,6 +237,15 @@ impl<T: KvElement> Step<'_, T> {
             true => (block, within % self.heads.n, within / self.heads.n),
             false => (block, within / block.n_chunks, within % block.n_chunks),
         }
+    }
+
+    /// The number of a partial result: the reverse of [`partial`](Self::partial).
+    fn number_of(&self, block: &RowBlock, heads: usize, chunk: usize, by_chunks: bool) -> usize {
+        block.first_partial
+            + match by_chunks {
+                true => chunk * self.heads.n + heads,
+                false => heads * block.n_chunks + chunk,
+            }
     }
 
     /// Copies the queries of an item side by side.
