@@ -168,22 +168,24 @@ fn run_continues_with_the_greedy_tokens_of_the_reference() {
 fn logits_are_those_of_the_reference() {
     each_decoder(|model| {
         let tokens = ids(&model.golden.tokens());
-        let args = ["logits", "-m", model.path(), "--tokens", &tokens, "--all", "--top", "4"];
+        let args = ["logits", "-m", model.path(), "--tokens", &tokens, "--all", "--top", "256"];
         let text = printed(exactly(&args, model.golden))?;
         equal("lines", text.lines().count(), model.golden.logits.len())?;
-        for (line, row) in text.lines().zip(&model.golden.logits) {
+        for (i, (line, row)) in text.lines().zip(&model.golden.logits).enumerate() {
             let line = parsed(line)?;
             let top: Vec<(usize, f64)> =
                 serde_json::from_value(line["top"].clone()).map_err(|error| error.to_string())?;
-            let mut largest = row.clone();
-            largest.sort_by(|a, b| b.total_cmp(a));
-            let largest: Vec<f64> = largest[..top.len()].iter().map(|x| f64::from(*x)).collect();
             let what = format!("row {}", line["position"]);
-            let got: Vec<f64> = top.iter().map(|(_, logit)| *logit).collect();
-            near(&format!("{what}, largest"), &got, &largest, scale(row))?;
-            let same: Vec<f64> = top.iter().map(|(id, _)| f64::from(row[*id])).collect();
-            near(&format!("{what}, by id"), &got, &same, scale(row))?;
-            let mean = row.iter().map(|x| f64::from(*x)).sum::<f64>() / row.len() as f64;
+            equal(&format!("{what}, largest first"), top.is_sorted_by(|a, b| a.1 >= b.1), true)?;
+            let mut by_id = top.clone();
+            by_id.sort_by_key(|(id, _)| *id);
+            let ids: Vec<usize> = by_id.iter().map(|(id, _)| *id).collect();
+            equal(&format!("{what}, ids"), ids, (0..256).collect::<Vec<_>>())?;
+            let got: Vec<f64> = by_id.iter().map(|(_, logit)| *logit).collect();
+            let expected: Vec<f64> = row.iter().map(|x| f64::from(*x)).collect();
+            let stored = model.golden.columns.of(i, &got);
+            near(&format!("{what}, by id"), &stored, &expected, scale(row))?;
+            let mean = got.iter().sum::<f64>() / got.len() as f64;
             let got = line["mean"].as_f64().ok_or("no mean")?;
             near(&format!("{what}, mean"), &[got], &[mean], scale(row))?;
         }

@@ -13,6 +13,7 @@ use std::process::Stdio;
 use crate::common::{command, outcome};
 use pelton_tensor::DType;
 use pelton_testkit::TinyModel;
+use pelton_testkit::golden::{GoldenEncoder, encoders};
 
 /// The mistakes. `PORT` is a port that is taken, `LONG` a text of 400 letters, and what follows `<`
 /// is standard input, with `\xNN` for bytes.
@@ -203,11 +204,9 @@ fn workplace() -> tempfile::TempDir {
         b"models:\n  - {model: story, name: a}\n  - {model: story, aliases: [a]}\n",
     );
     write("parser.yaml", b"port: 1\nreasoning_parser: thinks\n");
-    std::fs::create_dir(at("bert")).expect("a folder");
-    let bert = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/encoders/bert");
-    for file in ["config.json", "model.safetensors"] {
-        std::fs::copy(bert.join(file), at("bert").join(file)).expect("copied");
-    }
+    let encoder = |golden: &GoldenEncoder| golden.checkpoint.name() == "bert";
+    let bert = encoders().into_iter().find(encoder).expect("a fixture");
+    bert.checkpoint.write_bare_folder(&at("bert"));
     folder
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::common::{self, Outcome, command, pelton, signal};
 use pelton_tensor::{DType, Safetensors, TensorSource, TensorView, write_safetensors};
 use pelton_testkit::TinyModel;
+use pelton_testkit::golden::encoder_decoders;
 use serde_json::Value;
 
 /// A model whose norms let a few inputs through much larger than others, and two texts.
@@ -720,15 +721,11 @@ fn modules_that_are_kept_keep_their_bytes() {
 /// once.
 #[test]
 fn models_of_an_encoder_and_a_decoder_are_quantized_whole() {
-    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/seq2seq");
-    for name in ["bart", "mbart", "t5", "t5-gated", "mt5"] {
+    for golden in encoder_decoders() {
+        let name = golden.checkpoint.name();
         let folder = tempfile::tempdir().expect("temp");
         let at = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
-        std::fs::create_dir(at("source")).expect("created");
-        for file in ["config.json", "model.safetensors"] {
-            let source = models.join(name).join(file);
-            std::fs::copy(source, Path::new(&at("source")).join(file)).expect("copied");
-        }
+        golden.checkpoint.write_bare_folder(at("source").as_ref());
         for method in ["rtn", "fp8"] {
             let flags = ["--method", method, "--group", "row"];
             let flags = if method == "rtn" { &flags[..] } else { &flags[..2] };

@@ -28,19 +28,22 @@ fn utf8(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
-/// The four largest logits of each row that the reference computed, as `model` has them.
+/// How far `model` is from the logits that the reference computed, relative to these.
 fn error_of(golden: &GoldenDecoder, model: &Path) -> f64 {
     let tokens: Vec<String> = golden.tokens().iter().map(ToString::to_string).collect();
-    let args = ["logits", "-m", utf8(model), "--tokens", &tokens.join(","), "--all", "--top", "4"];
+    let args =
+        ["logits", "-m", utf8(model), "--tokens", &tokens.join(","), "--all", "--top", "256"];
     let outcome = pelton(&[&args[..], &["--compute", "f32", "--threads", "1"]].concat());
     outcome.assert_answered();
     let (mut delta, mut whole) = (0.0, 0.0);
-    for (line, row) in outcome.stdout.lines().zip(&golden.logits) {
+    for (i, (line, row)) in outcome.stdout.lines().zip(&golden.logits).enumerate() {
         let line: Value = serde_json::from_str(line).expect("JSON");
-        let top: Vec<(usize, f64)> = serde_json::from_value(line["top"].clone()).expect("logits");
-        for (id, logit) in top {
-            delta += (logit - f64::from(row[id])).powi(2);
-            whole += f64::from(row[id]).powi(2);
+        let mut top: Vec<(usize, f64)> =
+            serde_json::from_value(line["top"].clone()).expect("logits");
+        top.sort_by_key(|(id, _)| *id);
+        for ((_, logit), expected) in golden.columns.of(i, &top).into_iter().zip(row) {
+            delta += (logit - f64::from(*expected)).powi(2);
+            whole += f64::from(*expected).powi(2);
         }
     }
     f64::sqrt(delta / whole)

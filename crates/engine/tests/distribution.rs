@@ -320,8 +320,8 @@ fn answers_have_the_distribution_of_the_model_whoever_drafts() {
         }
         let [n_drafted, n_accepted] = accepted;
         let is_right = match drafter {
-            // Two random models: what is likely for one is not for the other.
-            Drafter::Other => n_accepted == 0,
+            // Two random models: what is likely for one is rarely likely for the other.
+            Drafter::Other => n_accepted > 0 && n_accepted < n_drafted / 50,
             Drafter::Itself => n_accepted == n_drafted,
             _ => n_accepted > n_drafted / 100 && n_accepted < n_drafted,
         };

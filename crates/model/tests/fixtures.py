@@ -7,6 +7,34 @@ import sys
 import safetensors.torch
 import torch
 
+from stored import Runs, drawn, store
+
+# Shorter runs of drawn weights are stored as bytes.
+RUN = 128
+# Distance of the logits of a row that references keep.
+STRIDE = 4
+
+
+class Draws:
+    """The weights of a fixture, rounded to bf16, of which only the seed and the bounds are stored."""
+
+    def __init__(self, seed):
+        self.seed, self.n, self.runs = seed, 0, Runs(RUN, unit=2)
+
+    def uniform(self, tensor, low, high):
+        """Fills a tensor with the next numbers between two bounds."""
+        # Few digits, which every reader of JSON takes for the same number.
+        low, high, n = float(f"{low:.4g}"), float(f"{high:.4g}"), tensor.numel()
+        bits = drawn(self.seed, self.n, n, low, high)
+        self.runs.add((self.n, low, high), bits.tobytes())
+        self.n += n
+        values = torch.from_numpy(bits.view("int16")).view(torch.bfloat16)
+        return tensor.copy_(values.float().reshape(tensor.shape))
+
+    def spread(self, tensor, deviation):
+        """Fills a tensor with the next numbers around zero, of this standard deviation."""
+        return self.uniform(tensor, -deviation * 3**0.5, deviation * 3**0.5)
+
 
 def reference(model, vocab_size, n_prompt, n_greedy, seed):
     """A random prompt, logits of every row and the greedy continuation; and how clearly that leads.
@@ -25,12 +53,29 @@ def reference(model, vocab_size, n_prompt, n_greedy, seed):
     return dict(prompt=prompt.int(), logits=logits.float(), greedy=tokens[n_prompt:].int()), margin
 
 
-def write(folder, config, state, tensors, case=None):
-    """A fixture's folder, made anew."""
+def some_columns(logits):
+    """Of each row every fourth logit, beginning with its first, second, third or fourth one in turn.
+
+    They are at least as many as a row's hidden state has numbers, so an error in that shows in them.
+    """
+    return torch.stack([row[i % STRIDE :: STRIDE] for i, row in enumerate(logits)])
+
+
+def write_model(folder, config, state, draws=None):
+    """A fixture's folder, made anew, with its model; weights that `draws` gave are not stored."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    safetensors.torch.save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    bytes = safetensors.torch.save(state, metadata={"format": "pt"})
+    if draws:
+        store(folder, bytes, draws.runs.parts(bytes), draws.seed)
+    else:
+        (folder / "model.safetensors").write_bytes(bytes)
+
+
+def write(folder, config, state, tensors, case=None, draws=None):
+    """A fixture's folder, made anew, with its model and its reference."""
+    write_model(folder, config, state, draws)
     contiguous = {name: x.contiguous() for name, x in tensors.items()}
     safetensors.torch.save_file(contiguous, folder / "reference.safetensors")
     if case:

@@ -22,7 +22,7 @@ import zlib
 import gguf
 import numpy as np
 
-from share import weights
+from stored import weights
 
 # Elements of one tensor are numbered from a multiple of this.
 APART = 1 << 32

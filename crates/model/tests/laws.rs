@@ -84,7 +84,7 @@ fn keys_and_values_of_every_type_obey_the_laws_and_cost_what_is_told() {
         }
         let limits = [0.02, 0.02, 0.02, 0.12, 0.03];
         for ((error, limit), kv_dtype) in errors.iter().zip(limits).zip(KvDtype::ALL) {
-            assert!(*error < limit, "{kv_dtype}: {errors:?}");
+            assert!(*error < limit, "{name}, {kv_dtype}: {errors:?}");
         }
     }
 }

@@ -359,7 +359,7 @@ fn methods_that_turn_transposed_matrices_are_read_of_a_family_that_has_some() {
 #[test]
 fn quantized_blocks_of_every_family_compute_what_their_floats_do() {
     for (quantized, mut plain, _) in twins(by_blocks, blocks_config) {
-        plain.logits = logits(&plain, Compute::F32);
+        plain.logits = plain.columns.of_all(&logits(&plain, Compute::F32));
         // The sum of each block's products is another order of the same sum.
         let error = plain.mean_error(&logits(&quantized, Compute::F32));
         assert!(error < 1e-5, "{}: {error:e}", plain.name);
@@ -392,7 +392,7 @@ fn one_kind_of_module_alone_may_be_quantized() {
             let is_near = ["deepseek-v2", "kimi-linear"].contains(&plain.name.as_str());
             let (compute, bound) =
                 if is_near { (Compute::F32, 1e-5) } else { (Compute::Auto, 0.01) };
-            plain.logits = logits(&plain, compute);
+            plain.logits = plain.columns.of_all(&logits(&plain, compute));
             let error = plain.mean_error(&logits(&quantized, compute));
             println!("{:24} {one:16} {error:.1e}", plain.name);
             assert!(error < bound, "{} {one}: {error:e}", plain.name);

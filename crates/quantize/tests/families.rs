@@ -66,7 +66,7 @@ fn write_with(
 /// The error of what was written.
 fn error_of(out: &Path, golden: &GoldenDecoder) -> f64 {
     let files = ModelFiles::open(out).expect("opens");
-    error(&golden.logits_of(&files).expect("loads"), &golden.logits.concat())
+    error(&golden.rows_of(&files).expect("loads").concat(), &golden.logits.concat())
 }
 
 /// A golden Llama, opened from a folder inside `folder`, and samples of its vocabulary.

@@ -11,7 +11,7 @@ use pelton_model::{
 };
 use pelton_tensor::{Gguf, GgufValue, GgufWriter, TensorSource};
 use pelton_testkit::golden::{
-    Checkpoint, GoldenDecoder, NOT_IN_GGUF, decoder_at, decoder_named, decoders,
+    Checkpoint, Columns, GoldenDecoder, NOT_IN_GGUF, decoder_at, decoder_named, decoders,
 };
 
 /// A tiny checkpoint, and what the reference implementation computes with it.
@@ -21,8 +21,10 @@ pub(crate) struct Golden {
     pub(crate) prompt: Vec<TokenId>,
     /// Greedy continuation of the prompt.
     pub(crate) greedy: Vec<TokenId>,
-    /// One row per token of prompt and continuation, without the last token.
+    /// One row per token of prompt and continuation, without the last token, with the logits that
+    /// `columns` says.
     pub(crate) logits: Vec<Vec<f32>>,
+    pub(crate) columns: Columns,
     checkpoint: Checkpoint,
     /// A complete model folder.
     folder: PathBuf,
@@ -112,11 +114,11 @@ pub(crate) fn shape_of(config: &HfConfig, module: &str) -> [usize; 2] {
 impl Golden {
     fn new(golden: GoldenDecoder) -> Self {
         let temp = tempfile::tempdir().expect("temporary folder");
-        let GoldenDecoder { checkpoint, max_context, prompt, greedy, logits } = golden;
+        let GoldenDecoder { checkpoint, max_context, prompt, greedy, logits, columns } = golden;
         let folder = temp.path().join("model");
         checkpoint.write_bare_folder(&folder);
         let name = checkpoint.name().to_owned();
-        Self { name, max_context, prompt, greedy, logits, checkpoint, folder, temp }
+        Self { name, max_context, prompt, greedy, logits, columns, checkpoint, folder, temp }
     }
 
     pub(crate) fn files(&self) -> ModelFiles {
@@ -191,7 +193,7 @@ impl Golden {
             });
             worst / scale
         };
-        rows.iter().zip(&self.logits).map(error).fold(0.0, f32::max)
+        self.columns.of_all(rows).iter().zip(&self.logits).map(error).fold(0.0, f32::max)
     }
 }
 
@@ -199,6 +201,7 @@ impl Golden {
     /// Root of the mean square difference, relative to that of the reference.
     pub(crate) fn mean_error(&self, rows: &[Vec<f32>]) -> f32 {
         assert_eq!(rows.len(), self.logits.len());
+        let rows = self.columns.of_all(rows);
         let pairs = || rows.iter().flatten().zip(self.logits.iter().flatten());
         let error: f64 = pairs().map(|(a, b)| f64::from(a - b).powi(2)).sum();
         let total: f64 = pairs().map(|(_, b)| f64::from(*b).powi(2)).sum();

@@ -2,12 +2,12 @@
 
     python crates/model/tests/encoders/make.py [name ..]
 
-Run `share.py --whole` before, since fixtures share bytes, and `share.py` and `make_gguf.py` afterwards.
+Run `make_gguf.py` afterwards.
 
 Each fixture is a folder:
 
     config.json            as transformers writes it, or as the published checkpoints spell it
-    model.safetensors      bf16 weights
+    weights.json           bf16 weights, drawn from a seed; `stored.py` has the format
     reference.safetensors  `tokens` i32 [m]: those of all texts; `lengths` i32 [n]; `hidden` f32 [m, 64];
                            and by kind of pooling f32 [n, 64], by the formulas of sentence-transformers
 
@@ -24,7 +24,7 @@ import transformers as t
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from fixtures import wanted, write
+from fixtures import Draws, wanted, write
 
 VOCAB = 256
 LENGTHS = [1, 7, 40, 19]
@@ -122,21 +122,20 @@ def to_published_nomic(config, state):
 
 def make_model(model_class, config, seed):
     torch.manual_seed(seed)
-    model = model_class(config).eval()
+    model, draws = model_class(config).eval(), Draws(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
-                parameter.normal_(0.0, 0.3)
+                draws.spread(parameter, 0.3)
             elif parameter.dim() == 1:
                 # Gemma stores norms minus one.
                 offset = 1.0 if "Gemma" in model_class.__name__ else 0.0
-                parameter.uniform_(0.5 - offset, 1.5 - offset)
+                draws.uniform(parameter, 0.5 - offset, 1.5 - offset)
             elif "embed" in name:
-                parameter.normal_(0.0, 1.0)
+                draws.spread(parameter, 1.0)
             else:
-                parameter.normal_(0.0, 1.5 / parameter.shape[1] ** 0.5)
-            parameter.copy_(parameter.bfloat16().float())
-    return model
+                draws.spread(parameter, 1.5 / parameter.shape[1] ** 0.5)
+    return model, draws
 
 
 def pooled(hidden):
@@ -160,7 +159,7 @@ def main():
             continue
         model_class, config_class, fields = CASES[name]
         config = config_class(**fields, attn_implementation="eager")
-        model = make_model(model_class, config, seed)
+        model, draws = make_model(model_class, config, seed)
         generator = torch.Generator().manual_seed(seed)
         # The padding token is none of them: a text that is not padded has none.
         texts = [torch.randint(6, VOCAB, (n,), generator=generator) for n in LENGTHS]
@@ -184,7 +183,7 @@ def main():
             written["sliding_window"] = fields["sliding_window"]
         if name == "nomic-bert":
             written, state = to_published_nomic(written, state)
-        write(HERE / name, written, state, reference)
+        write(HERE / name, written, state, reference, draws=draws)
         print(f"{name}: {len(state)} tensors, largest {reference['hidden'].abs().max():.2f}")
 
 

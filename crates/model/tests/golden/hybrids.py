@@ -7,7 +7,7 @@
     lies between about 0.5 and 0.999, in every layer; norms that store their weight less one are drawn
     around zero.
 *   Tensors are named and split as in the published checkpoints, by transformers' own conversion.
-*   Seeds begin at a number of the case's own, so that no two fixtures share weights.
+*   Seeds begin at a number of the case's own.
 """
 
 import copy
@@ -17,6 +17,8 @@ import zlib
 import torch
 import transformers
 from transformers.core_model_loading import revert_weight_conversion
+
+from fixtures import Draws
 
 N_PROMPT = 150
 
@@ -511,44 +513,41 @@ def is_less_one(module):
     )
 
 
-def fill(model):
+def fill(model, draws):
     """Draws every weight."""
     for name, buffer in model.named_buffers():
         if name.endswith(("correction_bias", "expert_bias")):
-            buffer.normal_(0.0, 0.1)
+            draws.spread(buffer, 0.1)
     for module_name, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             if name == "dt_bias" or (module_name.endswith("dt_proj") and name == "bias"):
                 # Steps from 0.03 to 0.5.
-                parameter.uniform_(-3.5, -0.5)
+                draws.uniform(parameter, -3.5, -0.5)
             elif name == "A_log":
-                parameter.uniform_(math.log(0.08), math.log(1.5))
+                draws.uniform(parameter, math.log(0.08), math.log(1.5))
             elif name == "e_score_correction_bias":
-                parameter.normal_(0.0, 0.1)
+                draws.spread(parameter, 0.1)
             elif name.endswith("bias"):
-                parameter.normal_(0.0, 0.3)
+                draws.spread(parameter, 0.3)
             elif is_less_one(module):
-                parameter.uniform_(-0.5, 0.5)
+                draws.uniform(parameter, -0.5, 0.5)
             elif parameter.dim() == 1:
-                parameter.uniform_(0.5, 1.5)
+                draws.uniform(parameter, 0.5, 1.5)
             elif isinstance(module, torch.nn.Embedding):
                 # A tied head must not simply see the token that came in.
-                parameter.normal_(0.0, 0.2 if model.config.tie_word_embeddings else 1.0)
+                draws.spread(parameter, 0.2 if model.config.tie_word_embeddings else 1.0)
             elif isinstance(module, torch.nn.Conv1d):
-                parameter.normal_(0.0, 0.6)
+                draws.spread(parameter, 0.6)
             else:
-                parameter.normal_(0.0, 0.9 / parameter.shape[-1] ** 0.5)
+                draws.spread(parameter, 0.9 / parameter.shape[-1] ** 0.5)
 
 
 def make_model(model_class, config, seed):
     torch.manual_seed(seed)
-    model = model_class(config).eval()
+    model, draws = model_class(config).eval(), Draws(seed)
     with torch.no_grad():
-        fill(model)
-        biases = [x for name, x in model.named_buffers() if name.endswith("_bias")]
-        for tensor in [*model.parameters(), *biases]:
-            tensor.copy_(tensor.bfloat16().float())
-    return model
+        fill(model, draws)
+    return model, draws
 
 
 def published(model):

@@ -2,24 +2,25 @@
 
     python crates/model/tests/golden/make.py [name ..]
 
-Without names every fixture is made anew, with names these alone. Run `share.py --whole` before, since
-fixtures share bytes, and `share.py` and `make_gguf.py` afterwards. `rwkv7.py` makes the fixture of
-RWKV-7, which transformers does not have.
+Without names every fixture is made anew, with names these alone. Run `make_gguf.py` afterwards.
+`rwkv7.py` makes the fixture of RWKV-7, which transformers does not have.
 
 Each fixture is a folder:
 
     config.json            as transformers writes it (plus the fields named in `CASES`)
-    model.safetensors      bf16 weights; `share.py` stores them in parts
-    reference.safetensors  `prompt` i32 [48]; `logits` f32 [48 + 15, 256], row i predicts token i + 1;
-                           `greedy` i32 [16]; prompts of models with a state, see `hybrids.py`, have
-                           150 tokens
-    case.json              `max_context` for scalings that depend on the length served
+    weights.json           bf16 weights, drawn from a seed; `stored.py` has the format
+    reference.safetensors  `prompt` i32 [48]; `logits` f32 [48 + 15, 64], row i predicts token i + 1 and
+                           has the logits of the tokens i % 4, i % 4 + 4, ..; `greedy` i32 [16];
+                           prompts of models with a state, see `hybrids.py`, have 150 tokens
+    case.json              `max_context` for scalings that depend on the length served; `stride`, the
+                           distance of the columns of `logits`
 
 The reference is computed in f32 with eager attention from the bf16 weights, so a correct engine in
 f32 differs by rounding only. Greedy tokens whose margin is close to a tie would test luck: seeds are
 tried until every step's best logit leads by 1 % of the row's largest magnitude.
 """
 
+import copy
 import json
 import pathlib
 import sys
@@ -32,7 +33,7 @@ HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 import hybrids
-from fixtures import reference, wanted, write
+from fixtures import STRIDE, Draws, reference, some_columns, wanted, write
 
 N_PROMPT, N_GREEDY, VOCAB = 48, 16, 256
 
@@ -765,27 +766,26 @@ REWRITTEN = {
 def make_model(model_class, config, seed, in_mxfp4=False):
     """A model with weights large enough that attention is not uniform, rounded to bf16."""
     torch.manual_seed(seed)
-    model = model_class(config).eval()
+    model, draws = model_class(config).eval(), Draws(seed)
     with torch.no_grad():
         for name, buffer in model.named_buffers():
             if name.endswith("correction_bias"):
-                buffer.copy_(buffer.normal_(0.0, 0.1).bfloat16().float())
+                draws.spread(buffer, 0.1)
             elif name.endswith("layer_scalar"):
-                buffer.copy_(buffer.uniform_(0.5, 1.5).bfloat16().float())
+                draws.uniform(buffer, 0.5, 1.5)
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
-                parameter.normal_(0.0, 0.3)
+                draws.spread(parameter, 0.3)
             elif "norm" in name or parameter.dim() == 1:
-                parameter.uniform_(0.5, 1.5)
+                draws.uniform(parameter, 0.5, 1.5)
             elif any(table in name for table in ("embed_tokens", "embed_in", "word_embed", "wte")):
                 # A tied head must not simply see the token that came in.
-                parameter.normal_(0.0, 0.2 if config.tie_word_embeddings else 1.0)
+                draws.spread(parameter, 0.2 if config.tie_word_embeddings else 1.0)
             else:
-                parameter.normal_(0.0, 0.9 / parameter.shape[1] ** 0.5)
-            parameter.copy_(parameter.bfloat16().float())
+                draws.spread(parameter, 0.9 / parameter.shape[1] ** 0.5)
             if in_mxfp4 and parameter.dim() == 3:
                 parameter.copy_(round_to_mxfp4(parameter))
-    return model
+    return model, draws
 
 
 def fix_length(model, config, max_context):
@@ -797,6 +797,20 @@ def fix_length(model, config, max_context):
     inv_freq, scaling = ROPE_INIT_FUNCTIONS[rotary.rope_type](config, seq_len=length)
     rotary.rope_type, rotary.attention_scaling = "default", scaling
     rotary.inv_freq.copy_(inv_freq)
+
+
+# Seeds that these cases pass over, because rounding changes more of those models than `golden.rs` allows:
+# routers are close to a tie, or norms enlarge small rows.
+STEADY = {
+    "cohere": 240,
+    "cohere-qk-norm": 600,
+    "gemma": 40,
+    "gemma4": 200,
+    "gemma4-experts": 40,
+    "gemma4-k-eq-v": 160,
+    "qwen3-5": 40,
+    "minimax": 40,
+}
 
 
 REWRITTEN |= {name: QWEN for name in ("deepseek-v2-lite", "deepseek-v2", "deepseek-v3")}
@@ -811,25 +825,28 @@ REWRITTEN |= hybrids.REWRITTEN
 @torch.no_grad()
 def main():
     torch.set_num_threads(1)
-    seeds = {}
+    seed_of = lambda name: json.loads((HERE / name / "case.json").read_text())["seed"]
     for name in wanted(CASES):
         model_class, config_class, fields, weights, max_context = CASES[name]
         # The eager code of Falcon adds its slopes twice, once with the mask.
         attention = "sdpa" if name == "falcon-alibi" else "eager"
-        config = config_class(**(BASE | fields), attn_implementation=attention)
+        # Configs write into dictionaries that cases share.
+        fields = copy.deepcopy(BASE | fields)
+        config = config_class(**copy.deepcopy(fields), attn_implementation=attention)
         is_hybrid = name in hybrids.CASES
         n_prompt = hybrids.N_PROMPT if is_hybrid else N_PROMPT
-        # Newer fixtures share no runs of weights with others.
+        # Seeds of these begin at a number of their own.
         is_new = is_hybrid or name.startswith("gemma3n")
         first_seed = hybrids.first_seed(name) if is_new else 100
+        first_seed += STEADY.get(name, 0)
         for seed in range(first_seed, first_seed + 300):
             if is_hybrid:
-                model = hybrids.make_model(model_class, config, seed)
+                model, draws = hybrids.make_model(model_class, config, seed)
             else:
-                model = make_model(
+                model, draws = make_model(
                     model_class,
                     config,
-                    seeds[weights] if weights else seed,
+                    seed_of(weights) if weights else seed,
                     in_mxfp4=name.endswith("mxfp4"),
                 )
             fix_length(model, config, max_context)
@@ -838,8 +855,7 @@ def main():
                 break
         else:
             raise SystemExit(f"{name}: no seed without a near tie")
-        seeds[name] = seed
-        fresh = config_class(**(BASE | fields))
+        fresh = config_class(**fields)
         fresh.architectures = [model_class.__name__]
         fresh.dtype = "bfloat16"
         written = json.loads(fresh.to_json_string())
@@ -852,9 +868,10 @@ def main():
         }
         if name in REWRITTEN:
             written, state = REWRITTEN[name](written, state)
-        case = dict(seed=seed, margin=round(margin, 4), max_context=max_context)
-        write(HERE / name, written, state, rows, case)
+        case = dict(seed=seed, margin=round(margin, 4), max_context=max_context, stride=STRIDE)
         largest = rows["logits"].abs().max()
+        rows["logits"] = some_columns(rows["logits"])
+        write(HERE / name, written, state, rows, case, draws)
         print(f"{name}: seed {seed}, margin {margin:.4f}, largest logit {largest:.2f}")
     if sys.argv[1:]:
         return

@@ -856,7 +856,8 @@ def main():
         if config.get("sliding_window"):
             writer.add_sliding_window(config["sliding_window"])
         n_experts = field("num_local_experts", "num_experts", "n_routed_experts")
-        if n_experts and "expert_count" not in keys:
+        # Configs of Nemotron-H count experts in models without any, too.
+        if n_experts and "expert_count" not in keys and arch != "NEMOTRON_H":
             writer.add_expert_count(n_experts)
             used = field("num_experts_per_tok", "num_experts_per_token")
             if used is not None:

@@ -29,7 +29,7 @@ HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 import hybrids
-from fixtures import reference, write
+from fixtures import STRIDE, Draws, reference, some_columns, write
 
 NAME, VOCAB, N_GREEDY = "rwkv7", 256, 16
 HIDDEN, HEAD, FFN, N_LAYERS = 32, 16, 64, 3
@@ -87,14 +87,12 @@ class Reference:
 
 
 def draw(seed):
-    """Weights under the package's names, rounded to bf16."""
-    torch.manual_seed(seed)
-    weights = {}
+    """Weights under the package's names, and their draws."""
+    weights, draws = {}, Draws(seed)
 
     def put(name, *shape, low=None, high=None, scale=None):
         x = torch.empty(shape)
-        x = x.normal_(0.0, scale) if low is None else x.uniform_(low, high)
-        weights[name] = x.bfloat16().float()
+        weights[name] = draws.spread(x, scale) if low is None else draws.uniform(x, low, high)
 
     def norm(name):
         put(f"{name}.weight", HIDDEN, low=0.5, high=1.5)
@@ -102,6 +100,11 @@ def draw(seed):
 
     def matrix(name, n, k):
         put(f"{name}.weight", n, k, scale=0.9 / k**0.5)
+
+    def latent(name, k, n):
+        # Drawn as it is stored, see `published`.
+        put(name, n, k, scale=0.9 / k**0.5)
+        weights[name] = weights[name].T.contiguous()
 
     put("emb.weight", VOCAB, HIDDEN, scale=1.0)
     norm("blocks.0.ln0")
@@ -117,8 +120,8 @@ def draw(seed):
         for letter, rank in RANKS.items():
             if letter == "v" and i == 0:
                 continue
-            put(f"{att}.{letter}1", HIDDEN, rank, scale=0.9 / HIDDEN**0.5)
-            put(f"{att}.{letter}2", rank, HIDDEN, scale=0.9 / rank**0.5)
+            latent(f"{att}.{letter}1", HIDDEN, rank)
+            latent(f"{att}.{letter}2", rank, HIDDEN)
         # What is kept from one token to the next lies between about 0.6 and 0.999.
         put(f"{att}.w0", 1, 1, HIDDEN, low=-6.0, high=1.0)
         put(f"{att}.a0", 1, 1, HIDDEN, scale=1.0)
@@ -133,7 +136,7 @@ def draw(seed):
         matrix(f"{ffn}.value", HIDDEN, FFN)
     norm("ln_out")
     matrix("head", VOCAB, HIDDEN)
-    return weights
+    return weights, draws
 
 
 def published(weights):
@@ -166,19 +169,21 @@ def main():
     torch.set_num_threads(1)
     first = hybrids.first_seed(NAME)
     for seed in range(first, first + 300):
-        weights = draw(seed)
+        weights, draws = draw(seed)
         model = Reference(dict(weights))
         rows, margin = reference(model, VOCAB, hybrids.N_PROMPT, N_GREEDY, seed)
         if margin > 0.01:
             break
     else:
         raise SystemExit(f"{NAME}: no seed without a near tie")
-    case = dict(seed=seed, margin=round(margin, 4), max_context=None)
-    write(HERE / NAME, CONFIG, published(weights), rows, case)
+    case = dict(seed=seed, margin=round(margin, 4), max_context=None, stride=STRIDE)
+    largest = rows["logits"].abs().max()
+    rows["logits"] = some_columns(rows["logits"])
+    write(HERE / NAME, CONFIG, published(weights), rows, case, draws)
     versions = json.loads((HERE / "versions.json").read_text())
     versions["rwkv"] = importlib.metadata.version("rwkv")
     (HERE / "versions.json").write_text(json.dumps(versions, indent=2) + "\n")
-    print(f"{NAME}: seed {seed}, margin {margin:.4f}, largest logit {rows['logits'].abs().max():.2f}")
+    print(f"{NAME}: seed {seed}, margin {margin:.4f}, largest logit {largest:.2f}")
 
 
 if __name__ == "__main__":

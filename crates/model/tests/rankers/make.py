@@ -5,7 +5,7 @@
 Run `make_gguf.py` afterwards. Each fixture is a folder:
 
     config.json         as transformers writes it
-    model.safetensors   bf16 weights
+    weights.json        bf16 weights, drawn from a seed; `stored.py` has the format
     reference.json      `tokenizer`: a file of `tokenizers/`; `max_tokens`; and `pairs`, each with the
                         texts `a` and `b`, the tokens `ids` and their kinds `types` as transformers
                         encodes them, cut to `max_tokens` by `longest_first`, the `logits` of the
@@ -22,7 +22,6 @@ import random
 import sys
 import tempfile
 
-import safetensors.torch
 import sentence_transformers
 import tokenizers
 import torch
@@ -30,6 +29,10 @@ import transformers as t
 from tokenizers.processors import TemplateProcessing
 
 HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from fixtures import Draws, wanted, write_model
+
 WORDS = 120
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 VOCAB = len(SPECIAL) + WORDS
@@ -114,19 +117,18 @@ def make_tokenizer(name):
 
 def make_model(model_class, config, seed):
     torch.manual_seed(seed)
-    model = model_class(config).eval()
+    model, draws = model_class(config).eval(), Draws(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
-                parameter.normal_(0.0, 0.3)
+                draws.spread(parameter, 0.3)
             elif parameter.dim() == 1:
-                parameter.uniform_(0.5, 1.5)
+                draws.uniform(parameter, 0.5, 1.5)
             elif "embed" in name:
-                parameter.normal_(0.0, 1.0)
+                draws.spread(parameter, 1.0)
             else:
-                parameter.normal_(0.0, 1.5 / parameter.shape[1] ** 0.5)
-            parameter.copy_(parameter.bfloat16().float())
-    return model
+                draws.spread(parameter, 1.5 / parameter.shape[1] ** 0.5)
+    return model, draws
 
 
 def make_pairs(seed):
@@ -140,22 +142,19 @@ def make_pairs(seed):
 def main():
     torch.set_num_threads(1)
     for seed, (name, case) in enumerate(CASES.items(), 900):
-        if name not in (sys.argv[1:] or CASES):
+        if name not in wanted(CASES):
             continue
         model_class, config_class, fields, n_labels, more, tokenizer_name = case
         config = config_class(**fields, **more, num_labels=n_labels, attn_implementation="eager")
-        model = make_model(model_class, config, seed)
+        model, draws = make_model(model_class, config, seed)
         tokenizer = make_tokenizer(tokenizer_name)
-        folder = HERE / name
-        folder.mkdir(exist_ok=True)
         config.architectures = [model_class.__name__]
-        (folder / "config.json").write_text(json.dumps(json.loads(config.to_json_string()), indent=2) + "\n")
         state = {
             key: value.bfloat16().contiguous()
             for key, value in model.state_dict().items()
             if value.is_floating_point()
         }
-        safetensors.torch.save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        write_model(HERE / name, json.loads(config.to_json_string()), state, draws)
         pairs, texts = [], make_pairs(seed)
         for a, b in texts:
             encoded = tokenizer(a, b, truncation=True, return_tensors="pt")
@@ -171,10 +170,9 @@ def main():
                 for pair, (a, b) in zip(pairs, texts):
                     pair["score"] = float(encoder.predict([(a, b)])[0])
         reference = dict(tokenizer=tokenizer_name, max_tokens=MAX_TOKENS, pairs=pairs)
-        (folder / "reference.json").write_text(json.dumps(reference) + "\n")
+        (HERE / name / "reference.json").write_text(json.dumps(reference) + "\n")
         logits = [round(pair["logits"][0], 2) for pair in pairs]
-        size = (folder / "model.safetensors").stat().st_size
-        print(f"{name}: {size} bytes, {logits}, {[pair.get('score') for pair in pairs][:2]}")
+        print(f"{name}: {logits}, {[pair.get('score') for pair in pairs][:2]}")
 
 
 if __name__ == "__main__":

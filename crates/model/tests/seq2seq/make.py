@@ -5,7 +5,7 @@
 Each fixture is a folder:
 
     config.json            as transformers writes it
-    model.safetensors      bf16 weights
+    weights.json           bf16 weights, drawn from a seed; `stored.py` has the format
     reference.safetensors  `source` i32 [s]: the tokens that the encoder reads; `first` i32 [f]: those that
                            the decoder begins with; `greedy` i32 [g]: those that it goes on with;
                            `logits` f32 [f + g - 1, 256]: of the decoder's rows
@@ -24,7 +24,7 @@ import transformers as t
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from fixtures import wanted, write
+from fixtures import Draws, wanted, write
 
 VOCAB = 256
 N_GREEDY = 26
@@ -102,33 +102,32 @@ UNTIED = ["t5-gated", "mt5"]
 def make_model(name, model_class, config, seed):
     """A model with weights large enough that attention is not uniform, rounded to bf16."""
     torch.manual_seed(seed)
-    model = model_class(config).eval()
+    model, draws = model_class(config).eval(), Draws(seed)
     if name in UNTIED:
         model.lm_head.weight = torch.nn.Parameter(torch.empty(VOCAB, config.d_model))
         model.config.scale_decoder_outputs = False
     with torch.no_grad():
         for name, buffer in model.named_buffers():
             if name == "final_logits_bias":
-                buffer.copy_(buffer.normal_(0.0, 0.3).bfloat16().float())
+                draws.spread(buffer, 0.3)
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
-                parameter.normal_(0.0, 0.05)
+                draws.spread(parameter, 0.05)
             elif "embed_positions" in name:
-                parameter.normal_(0.0, 0.5)
+                draws.spread(parameter, 0.5)
             elif "norm" in name:
-                parameter.uniform_(0.5, 1.5)
+                draws.uniform(parameter, 0.5, 1.5)
             elif "relative_attention_bias" in name:
-                parameter.normal_(0.0, 1.0)
+                draws.spread(parameter, 1.0)
             elif name.endswith("shared.weight"):
                 # The decoder must not simply say again the token that came in.
-                parameter.normal_(0.0, 0.2)
+                draws.spread(parameter, 0.2)
             elif name.endswith(".q.weight"):
                 # Scores are not divided by the root of the width of a head.
-                parameter.normal_(0.0, 1.5 / (parameter.shape[1] * config.d_kv) ** 0.5)
+                draws.spread(parameter, 1.5 / (parameter.shape[1] * config.d_kv) ** 0.5)
             else:
-                parameter.normal_(0.0, 1.5 / parameter.shape[1] ** 0.5)
-            parameter.copy_(parameter.bfloat16().float())
-    return model
+                draws.spread(parameter, 1.5 / parameter.shape[1] ** 0.5)
+    return model, draws
 
 
 def reference(model, config, n_source, seed):
@@ -154,7 +153,7 @@ def main():
         model_class, config_class, fields, n_source = CASES[name]
         config = config_class(**fields, attn_implementation="eager")
         for seed in range(100, 1000):
-            model = make_model(name, model_class, config, seed)
+            model, draws = make_model(name, model_class, config, seed)
             tensors, margin = reference(model, config, n_source, seed)
             # The end of an answer is a token like any other here, but does not end it.
             n_distinct = len(set(tensors["greedy"].tolist()))
@@ -179,7 +178,8 @@ def main():
             for key, value in model.state_dict().items()
             if key not in skipped
         }
-        write(HERE / name, written, state, tensors, dict(seed=seed, margin=round(margin, 4)))
+        case = dict(seed=seed, margin=round(margin, 4))
+        write(HERE / name, written, state, tensors, case, draws)
         print(f"{name}: seed {seed}, margin {margin:.4f}, {n_distinct} tokens")
 
 

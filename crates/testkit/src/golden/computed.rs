@@ -11,13 +11,13 @@ use super::GoldenDecoder;
 const BLOCK_TOKENS: usize = 16;
 
 impl GoldenDecoder {
-    /// Logits of all [`tokens`](Self::tokens), row by row, that a model of the same shape computes in
-    /// f32 on one thread.
+    /// The rows of [`logits`](Self::logits) that a model of the same shape computes in f32 on one
+    /// thread.
     ///
     /// # Errors
     ///
     /// As [`load_cpu`].
-    pub fn logits_of(&self, files: &ModelFiles) -> Result<Vec<f32>, ModelError> {
+    pub fn rows_of(&self, files: &ModelFiles) -> Result<Vec<Vec<f32>>, ModelError> {
         let options = LoadOptions {
             compute: Compute::F32,
             n_threads: Some(1),
@@ -42,6 +42,8 @@ impl GoldenDecoder {
         let input = ForwardInput { tokens: &tokens, sequences: &[sequence], logits_rows: &all };
         let mut logits = Vec::new();
         decoder.forward(&mut kv, &input, &mut logits);
-        Ok(logits)
+        let rows: Vec<_> =
+            logits.chunks(logits.len() / tokens.len()).map(<[f32]>::to_vec).collect();
+        Ok(self.columns.of_all(&rows))
     }
 }

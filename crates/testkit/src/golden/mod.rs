@@ -1,14 +1,16 @@
 //! Golden checkpoints: tiny models of every family, and what the reference implementation computes
 //! with them.
 //!
-//! The files are in `crates/model/tests`: `golden` holds decoders, `encoders` holds encoders, `seq2seq`
-//! holds models of both, `rankers` holds classifiers, and `make.py` in each folder describes how they are made. No bytes are stored twice: weights that
-//! several checkpoints have are put together from parts, and GGUF files are written by recipes.
+//! The files are in `crates/model/tests`: `golden` holds decoders, `encoders` holds encoders,
+//! `seq2seq` holds models of both, `rankers` holds classifiers, and `make.py` in each folder
+//! describes how they are made. Weights are drawn from a seed; those of quantized checkpoints, which
+//! are not, are stored once where several have them. GGUF files are written by recipes.
 //! None has a tokenizer; [`Checkpoint::write_folder`] and [`Checkpoint::write_gguf`] add one with
 //! one token per byte, so that every command of the binary accepts the model.
 
 mod checkpoint;
 mod computed;
+mod draws;
 mod parts;
 mod ranker;
 mod recipe;
@@ -52,8 +54,33 @@ pub struct GoldenDecoder {
     pub prompt: Vec<TokenId>,
     /// Greedy continuation of the prompt.
     pub greedy: Vec<TokenId>,
-    /// One row per token of prompt and continuation, without the last token.
+    /// One row per token of prompt and continuation, without the last token, with the logits that
+    /// `columns` says.
     pub logits: Vec<Vec<f32>>,
+    /// Which logits the rows have.
+    pub columns: Columns,
+}
+
+/// Which logits of a row a reference has: row `i` has those of the tokens `i % n`, `i % n + n`, and
+/// so on for some `n`.
+///
+/// Rows have at least as many logits as hidden states have numbers, so an error in a hidden state
+/// shows in its row.
+#[derive(Clone, Copy, Debug)]
+pub struct Columns {
+    stride: usize,
+}
+
+impl Columns {
+    /// The logits of one row that the reference has.
+    pub fn of<T: Copy>(self, row: usize, logits: &[T]) -> Vec<T> {
+        logits.iter().skip(row % self.stride).step_by(self.stride).copied().collect()
+    }
+
+    /// The logits of all rows that the reference has.
+    pub fn of_all(self, rows: &[Vec<f32>]) -> Vec<Vec<f32>> {
+        rows.iter().enumerate().map(|(i, row)| self.of(i, row)).collect()
+    }
 }
 
 /// An encoder, and its reference vectors.
@@ -126,6 +153,7 @@ impl GoldenDecoder {
         let reference = reference(&checkpoint);
         Self {
             max_context: case["max_context"].as_u64().map(|n| n as usize),
+            columns: Columns { stride: case["stride"].as_u64().map_or(1, |n| n as usize) },
             prompt: tokens(&reference, "prompt"),
             greedy: tokens(&reference, "greedy"),
             logits: rows(&reference, "logits"),
@@ -188,11 +216,13 @@ mod tests {
             assert_eq!(golden.means.len(), golden.texts.len(), "{}", golden.checkpoint.name());
         }
     }
+
     #[test]
     fn stored_parts_and_recipes_give_the_original_bytes() {
         let temp = tempfile::tempdir().expect("a folder");
         let mut n_files = 0;
-        for checkpoint in ["golden", "encoders", "checkpoints", "rankers"].into_iter().flat_map(all)
+        for checkpoint in
+            ["golden", "encoders", "seq2seq", "checkpoints", "rankers"].into_iter().flat_map(all)
         {
             // Both compare the bytes with a checksum of the original file.
             checkpoint.write_bare_folder(&temp.path().join(checkpoint.name()));
