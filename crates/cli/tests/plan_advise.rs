@@ -220,13 +220,14 @@ fn settings_replace_earlier_ones_and_no_other_file() {
         "",
     ] {
         std::fs::write(&file, other).expect("written");
-        let refused = advise("2");
-        assert_eq!(refused.code, Some(2));
-        for words in ["serve.yaml exists", "give another name"] {
-            assert!(refused.stderr.contains(words), "{}", refused.stderr);
-        }
+        // Refused before anything is printed or measured.
+        advise("2").assert_refused(&["serve.yaml exists", "give another name"]);
         assert_eq!(std::fs::read_to_string(&file).expect("there"), other);
     }
+    let nowhere = folder.path().join("nowhere/serve.yaml");
+    let nowhere = nowhere.to_str().expect("UTF-8");
+    let args = ["plan", "advise", &model, "--hardware", "xeon-8480", "--write", nowhere];
+    pelton(&args).assert_refused(&["nowhere/serve.yaml"]);
 }
 
 /// Writes a record of this machine with the figures of a known profile, since a quick doctor keeps

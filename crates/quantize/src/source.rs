@@ -96,8 +96,15 @@ fn check(
     // Blocks of 128 by 128 may be cut off, and those of NF4 go on in the next row.
     let is_cut = matches!(method, Method::Fp8 | Method::Nf4);
     if !is_cut && !k.is_multiple_of(group) {
+        let last = module.rsplit('.').next().unwrap_or(module);
+        let fits = 1 << k.trailing_zeros();
+        let other = match method {
+            Method::Mxfp4 | Method::Nvfp4 => String::new(),
+            _ => format!("`--group {}` divides them, and ", group.min(fits)),
+        };
         return Err(Refused::Shape(format!(
-            "expected `--group` to divide its {k} inputs, got {group}"
+            "expected groups that divide its {k} inputs, got {group}: {other}`--keep {last}` leaves \
+             it as it is"
         )));
     }
     if method == Method::Aqlm && !k.is_multiple_of(aqlm::DIM) {

@@ -125,6 +125,35 @@ fn the_importance_of_inputs_is_the_same_in_a_folder_and_in_the_file_that_is_made
 }
 
 #[test]
+fn groups_that_do_not_fit_are_refused_with_flags_that_do() {
+    let folder = tempfile::tempdir().expect("temp");
+    let (_, mut files, _) = family(folder.path(), "jamba");
+    let out = folder.path().join("out");
+    let mut refused = |options: &Options| {
+        write(&mut files, options, None, &out).expect_err("does not fit").to_string()
+    };
+    let mut options = Options::new(Method::Rtn);
+    let error = refused(&options);
+    assert!(error.contains("`--group 32` divides them"), "{error}");
+    assert!(error.contains("`--keep in_proj`"), "{error}");
+    // The time steps have 8 inputs.
+    options.grid.group = Group::Inputs(32);
+    let error = refused(&options);
+    assert!(error.contains("`--group 8` divides them"), "{error}");
+    options.keep = vec!["dt_proj".to_owned()];
+    write(&mut files, &options, None, &out).expect("fits");
+
+    // The group of this method is what it is.
+    let mut options = Options::new(Method::Mxfp4);
+    let error = write(&mut files, &options, None, &folder.path().join("other"))
+        .expect_err("does not fit")
+        .to_string();
+    assert!(!error.contains("--group") && error.contains("`--keep dt_proj`"), "{error}");
+    options.keep = vec!["dt_proj".to_owned()];
+    write(&mut files, &options, None, &folder.path().join("other")).expect("fits");
+}
+
+#[test]
 fn every_family_is_quantized_or_refused_for_a_reason() {
     let temp = tempfile::tempdir().expect("temp");
     let (mut n_solved, mut n_partly, mut n_rounded, mut bad) = (0, 0, 0, Vec::new());

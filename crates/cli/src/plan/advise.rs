@@ -75,6 +75,8 @@ pub(super) fn advise(args: &AdviseArgs) -> Result<()> {
     if subject.outline.spec.layers.is_empty() {
         return Err(Failure::new(format!("{}: a model without layers", subject.name)));
     }
+    // Before anything is measured or printed.
+    args.write.as_deref().map_or(Ok(()), check_place)?;
     let (hardware, is_noisy) = super::hardware(args.hardware.as_deref())?;
     let recorded = args.trace.as_deref().map(Recorded::open).transpose()?;
     let scenario = scenario(args, recorded.as_ref())?;
@@ -340,6 +342,22 @@ fn is_own(path: &Path) -> std::io::Result<bool> {
     }
 }
 
+/// Whether the file at `path` may be written: its folder is there, and nothing is lost.
+fn check_place(path: &Path) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.map_or(Ok(true), |folder| std::fs::metadata(folder).map(|f| f.is_dir()));
+    let folder = folder.and_then(|is_folder| match is_folder {
+        true => is_own(path),
+        false => Err(ErrorKind::NotADirectory.into()),
+    });
+    if folder.map_err(|error| Failure::write(path, &error))? {
+        return Ok(());
+    }
+    let message =
+        format!("`--write`: {} exists, and `pelton plan advise` did not write it", path.display());
+    Err(Failure::new(message).hint("give another name, or move that file away"))
+}
+
 /// Writes the settings for the server.
 fn write(path: &Path, report: &Report, model: &str) -> Result<()> {
     if let Some(broken) = report.advice.checks.iter().find(|check| !check.holds) {
@@ -348,12 +366,7 @@ fn write(path: &Path, report: &Report, model: &str) -> Result<()> {
             Failure::new(message).hint("raise `--memory` or `--loss`, or shorten the requests")
         );
     }
-    if !is_own(path).map_err(|error| Failure::write(path, &error))? {
-        let path = path.display();
-        let message =
-            format!("`--write`: {path} exists, and `pelton plan advise` did not write it");
-        return Err(Failure::new(message).hint("give another name, or move that file away"));
-    }
+    check_place(path)?;
     let Settings { weights, kv_dtype, max_running, max_context, prefix_cache, drafts } =
         &report.advice.settings;
     let mut text = format!("{WRITTEN}{}.\n", report.scenario.words);
