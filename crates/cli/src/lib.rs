@@ -64,7 +64,6 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 
 use args::{Cli, Command, LogFormat};
-use clap::Parser;
 use failure::Failure;
 
 /// Reads any bytes as settings of `pelton serve` and as API keys, for the fuzz target `serve_yaml`.
@@ -82,7 +81,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
     pelton_tensor::limit_arenas((n_processors / PROCESSORS_PER_ARENA).max(2));
     let memory_signal = pelton_tensor::handle_memory_signal();
     let words: Vec<OsString> = words.into_iter().collect();
-    let cli = match Cli::try_parse_from(&words) {
+    let cli = match Cli::read(&words) {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
             // `--help` and `--version`: an answer, not an error.

@@ -10,7 +10,7 @@ use super::workload::WorkloadArgs;
 
 pub(super) const SWEEP_HELP_END: &str = "\
 Examples:
-  pelton bench sweep                                   1 to 32 clients against the server on this machine
+  pelton bench sweep                                   1 to 32 clients of the server on this machine
   pelton bench sweep --rates 1,2,4,8,16 -n 200 --workload sharegpt
   pelton bench sweep --clients 1,4,16,64 --lengths 128:64 --json > sweep.json
 

@@ -24,6 +24,7 @@ mod embed;
 mod ends;
 mod eval;
 mod form;
+mod help;
 mod key;
 mod models;
 mod parse_tools;
@@ -124,7 +125,7 @@ First steps:
   pelton run -m ./my-model \"Why?\"         a folder with config.json and safetensors
   pelton run -m model.gguf \"Why?\"         a GGUF file
   pelton run -m Qwen/Qwen3-0.6B \"Why?\"    a model from the Hugging Face hub, downloaded once
-  pelton pull owner/name:Q4_K_M           download one format of a repository; `pelton list` shows all
+  pelton pull owner/name:Q4_K_M           download one format; `pelton list` shows all models
   pelton serve -m model.gguf              an OpenAI-compatible server on http://127.0.0.1:8000
   pelton embed ./my-encoder \"a cat\" \"a dog\" --similarity     vectors of texts
 

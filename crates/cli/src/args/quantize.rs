@@ -22,7 +22,7 @@ Examples:
 Methods:
   rtn          rounds every weight to nearest
   gptq         rounds one input after the other, and makes each error good in the inputs that follow
-  awq          scales inputs by their size, folds the factors into what comes before, and clips ranges
+  awq          scales inputs by their size, folds the factors into what comes before, clips ranges
   smoothquant  scales inputs so that engines with int8 activations lose less; int8 rows
   int8         int8 rows, for engines with int8 activations
   llm-int8     int8 rows as bitsandbytes has them
@@ -37,6 +37,7 @@ Methods:
   aqlm         2, 3 or 4 bits: eight weights at a time become a sum of entries of learned codebooks
   bitnet       -1, 0 and 1 with one scale per matrix, for models that were trained for it
   gguf         a GGUF file with `--type`, and an importance matrix where there is one
+
 `gptq`, `awq`, `smoothquant` and `aqlm` need a text. With one, `int8`, `llm-int8`, `fp8`, `mxfp4`,
 `nvfp4`, `quip` and `bitnet` make errors good as `gptq` does. `rtn` and `gptq` write the layout of
 GPTQ, `awq` that of AWQ's GEMM kernels, `llm-int8` and `nf4` that of bitsandbytes, `hqq`, `quip`,
