@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 
-use clap::{Command, CommandFactory, FromArgMatches};
+use clap::error::ErrorKind;
+use clap::{Command, CommandFactory, Parser};
 
 use super::Cli;
 
@@ -16,9 +17,13 @@ impl Cli {
     ///
     /// A mistake, or a help text that was asked for.
     pub(crate) fn read(words: &[OsString]) -> Result<Self, clap::Error> {
-        let mut command = flowing(Self::command());
-        let matches = command.try_get_matches_from_mut(words)?;
-        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+        Self::try_parse_from(words).map_err(|error| match error.kind() {
+            // Only then, because going through all commands takes milliseconds.
+            ErrorKind::DisplayHelp => {
+                flowing(Self::command()).try_get_matches_from(words).err().unwrap_or(error)
+            }
+            _ => error,
+        })
     }
 }
 

@@ -3,10 +3,15 @@
 //! weights of ordinary size only.
 
 use half::f16;
+use half::slice::HalfFloatSliceExt;
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
 use super::{WeightFormat, check_sizes};
+
+/// Weights that are converted at once, several by one instruction. One after the other took 30 % of
+/// the time in which `pelton convert` makes Q4_0 of them.
+const RUN: usize = 64;
 
 /// The format.
 pub(super) struct F16;
@@ -22,15 +27,23 @@ impl WeightFormat for F16 {
 
     fn quantize(&self, row: &[f32], out: &mut [u8]) {
         check_sizes(self.dtype(), row.len(), out.len());
-        for (bytes, &weight) in out.as_chunks_mut().0.iter_mut().zip(row) {
-            *bytes = f16::from_f32(weight).to_le_bytes();
+        for (out, row) in out.chunks_mut(2 * RUN).zip(row.chunks(RUN)) {
+            let mut halves = [f16::ZERO; RUN];
+            halves[..row.len()].convert_from_f32_slice(row);
+            for (bytes, half) in out.as_chunks_mut().0.iter_mut().zip(halves) {
+                *bytes = half.to_le_bytes();
+            }
         }
     }
 
     fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {
         check_sizes(self.dtype(), out.len(), blocks.len());
-        for (weight, &bytes) in out.iter_mut().zip(blocks.as_chunks().0) {
-            *weight = f16::from_le_bytes(bytes).to_f32();
+        for (out, blocks) in out.chunks_mut(RUN).zip(blocks.chunks(2 * RUN)) {
+            let mut halves = [f16::ZERO; RUN];
+            for (half, &bytes) in halves.iter_mut().zip(blocks.as_chunks().0) {
+                *half = f16::from_le_bytes(bytes);
+            }
+            halves[..out.len()].convert_to_f32_slice(out);
         }
     }
 

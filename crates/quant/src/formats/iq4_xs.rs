@@ -14,8 +14,8 @@ use half::f16;
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
+use super::BlockFormat;
 use super::iq4_table::{TABLE, Table};
-use super::{WeightFormat, Weighted, check_sizes};
 use crate::fit::{fit_signed_block, signed_error};
 
 /// Weights per block.
@@ -30,7 +30,7 @@ pub(super) struct Iq4Xs;
 /// One block as it lies in the file; alignment 1.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Block {
+pub(super) struct Block {
     d: [u8; 2],
     s_high: [u8; 2],
     s_low: [u8; N_SUBS / 2],
@@ -39,13 +39,14 @@ struct Block {
 
 const _: () = assert!(size_of::<Block>() == 136 && align_of::<Block>() == 1);
 
-/// Fits `row`, whose inputs may differ in importance.
-fn quantize(row: &[f32], inputs: Option<&[f32]>, out: &mut [u8]) {
-    check_sizes(DType::Iq4Xs, row.len(), out.len());
-    let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-    let rows = row.as_chunks::<BLOCK_LEN>().0;
-    for (i, (block, weights)) in blocks.iter_mut().zip(rows).enumerate() {
-        let inputs = inputs.map(|inputs| &inputs.as_chunks::<BLOCK_LEN>().0[i]);
+impl BlockFormat for Iq4Xs {
+    const DTYPE: DType = DType::Iq4Xs;
+    const LAYOUT: WeightLayout = WeightLayout::Iq4Xs;
+    const IS_WEIGHTED: bool = true;
+    type Block = Block;
+    type Weights = [f32; BLOCK_LEN];
+
+    fn quantize(weights: &Self::Weights, inputs: Option<&Self::Weights>, block: &mut Block) {
         let subs = bytemuck::cast_ref(weights);
         let inputs = inputs.map(bytemuck::cast_ref);
         let fit = fit_signed_block::<Table, SUB_LEN, N_SUBS>(subs, inputs, 32.0);
@@ -60,45 +61,23 @@ fn quantize(row: &[f32], inputs: Option<&[f32]>, out: &mut [u8]) {
                 .map(|codes| std::array::from_fn(|i| codes[i] | codes[i + SUB_LEN / 2] << 4)),
         };
     }
-}
 
-impl WeightFormat for Iq4Xs {
-    fn dtype(&self) -> DType {
-        DType::Iq4Xs
-    }
-
-    fn layout(&self) -> WeightLayout {
-        WeightLayout::Iq4Xs
-    }
-
-    fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        quantize(row, None, out);
-    }
-
-    fn weighted(&self) -> Option<Weighted> {
-        Some(|row, inputs, out| quantize(row, Some(inputs), out))
-    }
-
-    fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {
-        check_sizes(self.dtype(), out.len(), blocks.len());
-        let blocks: &[Block] = bytemuck::cast_slice(blocks);
-        for (weights, block) in out.as_chunks_mut::<BLOCK_LEN>().0.iter_mut().zip(blocks) {
-            let d = f16::from_le_bytes(block.d).to_f32();
-            let s_high = u16::from_le_bytes(block.s_high);
-            for (j, weights) in weights.as_chunks_mut::<SUB_LEN>().0.iter_mut().enumerate() {
-                let s_low = block.s_low[j / 2] >> (j % 2 * 4) & 15;
-                let s = s_low | ((s_high >> (2 * j) & 3) as u8) << 4;
-                let scale = d * (f32::from(s) - 32.0);
-                let (low, high) = weights.split_at_mut(SUB_LEN / 2);
-                for ((low, high), &byte) in low.iter_mut().zip(high).zip(&block.codes[j]) {
-                    *low = scale * f32::from(TABLE[usize::from(byte & 15)]);
-                    *high = scale * f32::from(TABLE[usize::from(byte >> 4)]);
-                }
+    fn dequantize(block: &Block, weights: &mut Self::Weights) {
+        let d = f16::from_le_bytes(block.d).to_f32();
+        let s_high = u16::from_le_bytes(block.s_high);
+        for (j, weights) in weights.as_chunks_mut::<SUB_LEN>().0.iter_mut().enumerate() {
+            let s_low = block.s_low[j / 2] >> (j % 2 * 4) & 15;
+            let s = s_low | ((s_high >> (2 * j) & 3) as u8) << 4;
+            let scale = d * (f32::from(s) - 32.0);
+            let (low, high) = weights.split_at_mut(SUB_LEN / 2);
+            for ((low, high), &byte) in low.iter_mut().zip(high).zip(&block.codes[j]) {
+                *low = scale * f32::from(TABLE[usize::from(byte & 15)]);
+                *high = scale * f32::from(TABLE[usize::from(byte >> 4)]);
             }
         }
     }
 
-    fn relative_error(&self) -> f32 {
+    fn relative_error() -> f32 {
         signed_error::<Table>(32.0)
     }
 }

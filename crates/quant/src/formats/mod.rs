@@ -34,6 +34,7 @@ mod ternary;
 mod tq1_0;
 mod tq2_0;
 
+use bytemuck::Pod;
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
@@ -94,6 +95,77 @@ pub trait WeightFormat: Sync {
     /// Bytes per block.
     fn block_bytes(&self) -> usize {
         self.dtype().block_bytes()
+    }
+}
+
+/// A format whose weights lie in blocks, each of which is written and read by itself.
+trait BlockFormat: Sync {
+    /// Its type in files.
+    const DTYPE: DType;
+    /// See [`WeightFormat::layout`].
+    const LAYOUT: WeightLayout;
+    /// See [`WeightFormat::rewrite`].
+    const REWRITE: Option<Rewrite> = None;
+    /// Whether its quantizer looks at the importance of inputs.
+    const IS_WEIGHTED: bool = false;
+    /// A block as it lies in the file; alignment 1.
+    type Block: Pod;
+    /// The weights of a block, an array of f32.
+    type Weights: Pod;
+
+    /// Quantizes the weights of a block, whose inputs may differ in importance.
+    fn quantize(weights: &Self::Weights, inputs: Option<&Self::Weights>, block: &mut Self::Block);
+
+    /// Writes the weights of a block.
+    fn dequantize(block: &Self::Block, weights: &mut Self::Weights);
+
+    /// See [`WeightFormat::relative_error`].
+    fn relative_error() -> f32;
+}
+
+impl<F: BlockFormat> WeightFormat for F {
+    fn dtype(&self) -> DType {
+        F::DTYPE
+    }
+
+    fn layout(&self) -> WeightLayout {
+        F::LAYOUT
+    }
+
+    fn rewrite(&self) -> Option<Rewrite> {
+        F::REWRITE
+    }
+
+    fn quantize(&self, row: &[f32], out: &mut [u8]) {
+        quantize::<F>(row, None, out);
+    }
+
+    fn weighted(&self) -> Option<Weighted> {
+        F::IS_WEIGHTED.then_some(|row, inputs, out| quantize::<F>(row, Some(inputs), out))
+    }
+
+    fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {
+        check_sizes(F::DTYPE, out.len(), blocks.len());
+        let blocks: &[F::Block] = bytemuck::cast_slice(blocks);
+        let row: &mut [F::Weights] = bytemuck::cast_slice_mut(out);
+        for (weights, block) in row.iter_mut().zip(blocks) {
+            F::dequantize(block, weights);
+        }
+    }
+
+    fn relative_error(&self) -> f32 {
+        F::relative_error()
+    }
+}
+
+/// Quantizes a row, whose inputs may differ in importance.
+fn quantize<F: BlockFormat>(row: &[f32], inputs: Option<&[f32]>, out: &mut [u8]) {
+    check_sizes(F::DTYPE, row.len(), out.len());
+    let blocks: &mut [F::Block] = bytemuck::cast_slice_mut(out);
+    let row: &[F::Weights] = bytemuck::cast_slice(row);
+    let inputs: Option<&[F::Weights]> = inputs.map(bytemuck::cast_slice);
+    for (i, (block, weights)) in blocks.iter_mut().zip(row).enumerate() {
+        F::quantize(weights, inputs.map(|inputs| &inputs[i]), block);
     }
 }
 

@@ -19,7 +19,7 @@ use pelton_kernels::WeightLayout;
 use pelton_kernels::codes::TWICE_E2M1;
 use pelton_tensor::DType;
 
-use super::{WeightFormat, check_sizes};
+use super::BlockFormat;
 
 /// Weights per block.
 const BLOCK_LEN: usize = 32;
@@ -30,7 +30,7 @@ pub(super) struct Mxfp4;
 /// One block as it lies in the file; alignment 1.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Block {
+pub(super) struct Block {
     e: u8,
     codes: [u8; BLOCK_LEN / 2],
 }
@@ -73,44 +73,33 @@ fn exponent(amax: f32) -> u8 {
     biased.saturating_sub(2)
 }
 
-impl WeightFormat for Mxfp4 {
-    fn dtype(&self) -> DType {
-        DType::Mxfp4
+impl BlockFormat for Mxfp4 {
+    const DTYPE: DType = DType::Mxfp4;
+    const LAYOUT: WeightLayout = WeightLayout::Mxfp4;
+    type Block = Block;
+    type Weights = [f32; BLOCK_LEN];
+
+    fn quantize(weights: &Self::Weights, _: Option<&Self::Weights>, block: &mut Block) {
+        let amax = weights.iter().fold(0.0_f32, |amax, w| amax.max(w.abs()));
+        let e = exponent(amax);
+        let (codes, error) = round(weights, e);
+        let (wide_codes, wide_error) = round(weights, e + 1);
+        let is_wide = wide_error * 4.0 < error;
+        let codes = if is_wide { wide_codes } else { codes };
+        block.e = if is_wide { e + 1 } else { e };
+        block.codes = std::array::from_fn(|j| codes[j] | codes[j + BLOCK_LEN / 2] << 4);
     }
 
-    fn layout(&self) -> WeightLayout {
-        WeightLayout::Mxfp4
-    }
-
-    fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        check_sizes(self.dtype(), row.len(), out.len());
-        let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-        for (block, weights) in blocks.iter_mut().zip(row.as_chunks::<BLOCK_LEN>().0) {
-            let amax = weights.iter().fold(0.0_f32, |amax, w| amax.max(w.abs()));
-            let e = exponent(amax);
-            let (codes, error) = round(weights, e);
-            let (wide_codes, wide_error) = round(weights, e + 1);
-            let is_wide = wide_error * 4.0 < error;
-            let codes = if is_wide { wide_codes } else { codes };
-            block.e = if is_wide { e + 1 } else { e };
-            block.codes = std::array::from_fn(|j| codes[j] | codes[j + BLOCK_LEN / 2] << 4);
+    fn dequantize(block: &Block, weights: &mut Self::Weights) {
+        let factor = half_factor(block.e);
+        let (low, high) = weights.split_at_mut(BLOCK_LEN / 2);
+        for ((low, high), &byte) in low.iter_mut().zip(high).zip(&block.codes) {
+            *low = factor * f32::from(TWICE_E2M1[usize::from(byte & 15)]);
+            *high = factor * f32::from(TWICE_E2M1[usize::from(byte >> 4)]);
         }
     }
 
-    fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {
-        check_sizes(self.dtype(), out.len(), blocks.len());
-        let blocks: &[Block] = bytemuck::cast_slice(blocks);
-        for (weights, block) in out.as_chunks_mut::<BLOCK_LEN>().0.iter_mut().zip(blocks) {
-            let factor = half_factor(block.e);
-            let (low, high) = weights.split_at_mut(BLOCK_LEN / 2);
-            for ((low, high), &byte) in low.iter_mut().zip(high).zip(&block.codes) {
-                *low = factor * f32::from(TWICE_E2M1[usize::from(byte & 15)]);
-                *high = factor * f32::from(TWICE_E2M1[usize::from(byte >> 4)]);
-            }
-        }
-    }
-
-    fn relative_error(&self) -> f32 {
+    fn relative_error() -> f32 {
         // The largest weight, just below 8, is clipped to 6.
         0.25
     }

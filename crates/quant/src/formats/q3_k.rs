@@ -15,7 +15,7 @@ use half::f16;
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
-use super::{WeightFormat, Weighted, check_sizes, pairs};
+use super::{BlockFormat, pairs};
 use crate::fit::{Integers, fit_signed_block, signed_error};
 
 /// Weights per block.
@@ -30,7 +30,7 @@ pub(super) struct Q3K;
 /// One block as it lies in the file; alignment 1.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Block {
+pub(super) struct Block {
     q_high: [u8; BLOCK_LEN / 8],
     q_low: [u8; BLOCK_LEN / 4],
     scales: [u8; 12],
@@ -55,13 +55,14 @@ fn load_scales(bytes: &[u8; 12]) -> [i8; N_SUBS] {
     })
 }
 
-/// Fits `row`, whose inputs may differ in importance.
-fn quantize(row: &[f32], inputs: Option<&[f32]>, out: &mut [u8]) {
-    check_sizes(DType::Q3K, row.len(), out.len());
-    let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-    let rows = row.as_chunks::<BLOCK_LEN>().0;
-    for (i, (block, weights)) in blocks.iter_mut().zip(rows).enumerate() {
-        let inputs = inputs.map(|inputs| &inputs.as_chunks::<BLOCK_LEN>().0[i]);
+impl BlockFormat for Q3K {
+    const DTYPE: DType = DType::Q3K;
+    const LAYOUT: WeightLayout = WeightLayout::Q3K;
+    const IS_WEIGHTED: bool = true;
+    type Block = Block;
+    type Weights = [f32; BLOCK_LEN];
+
+    fn quantize(weights: &Self::Weights, inputs: Option<&Self::Weights>, block: &mut Block) {
         let subs = bytemuck::cast_ref(weights);
         let inputs = inputs.map(bytemuck::cast_ref);
         let fit = fit_signed_block::<Integers<4>, SUB_LEN, N_SUBS>(subs, inputs, 32.0);
@@ -75,40 +76,18 @@ fn quantize(row: &[f32], inputs: Option<&[f32]>, out: &mut [u8]) {
             d: fit.d.to_le_bytes(),
         };
     }
-}
 
-impl WeightFormat for Q3K {
-    fn dtype(&self) -> DType {
-        DType::Q3K
-    }
-
-    fn layout(&self) -> WeightLayout {
-        WeightLayout::Q3K
-    }
-
-    fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        quantize(row, None, out);
-    }
-
-    fn weighted(&self) -> Option<Weighted> {
-        Some(|row, inputs, out| quantize(row, Some(inputs), out))
-    }
-
-    fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {
-        check_sizes(self.dtype(), out.len(), blocks.len());
-        let blocks: &[Block] = bytemuck::cast_slice(blocks);
-        for (weights, block) in out.as_chunks_mut::<BLOCK_LEN>().0.iter_mut().zip(blocks) {
-            let d = f16::from_le_bytes(block.d).to_f32();
-            let scales = load_scales(&block.scales).map(|scale| d * f32::from(scale));
-            for (i, weight) in weights.iter_mut().enumerate() {
-                let high = block.q_high[i % 32] >> (i / 32) & 1;
-                let q = pairs::load(&block.q_low, i) | high << 2;
-                *weight = scales[i / SUB_LEN] * (f32::from(q) - 4.0);
-            }
+    fn dequantize(block: &Block, weights: &mut Self::Weights) {
+        let d = f16::from_le_bytes(block.d).to_f32();
+        let scales = load_scales(&block.scales).map(|scale| d * f32::from(scale));
+        for (i, weight) in weights.iter_mut().enumerate() {
+            let high = block.q_high[i % 32] >> (i / 32) & 1;
+            let q = pairs::load(&block.q_low, i) | high << 2;
+            *weight = scales[i / SUB_LEN] * (f32::from(q) - 4.0);
         }
     }
 
-    fn relative_error(&self) -> f32 {
+    fn relative_error() -> f32 {
         signed_error::<Integers<4>>(32.0)
     }
 }

@@ -14,7 +14,7 @@ use half::f16;
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
-use super::{WeightFormat, check_sizes};
+use super::BlockFormat;
 
 /// Weights per block.
 const BLOCK_LEN: usize = 32;
@@ -25,51 +25,40 @@ pub(super) struct Q4_0;
 /// One block as it lies in the file; alignment 1.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Block {
+pub(super) struct Block {
     d: [u8; 2],
     q: [u8; BLOCK_LEN / 2],
 }
 
 const _: () = assert!(size_of::<Block>() == 18 && align_of::<Block>() == 1);
 
-impl WeightFormat for Q4_0 {
-    fn dtype(&self) -> DType {
-        DType::Q4_0
+impl BlockFormat for Q4_0 {
+    const DTYPE: DType = DType::Q4_0;
+    const LAYOUT: WeightLayout = WeightLayout::Q4G32;
+    type Block = Block;
+    type Weights = [f32; BLOCK_LEN];
+
+    fn quantize(weights: &Self::Weights, _: Option<&Self::Weights>, block: &mut Block) {
+        let extreme =
+            weights.iter().fold(0.0_f32, |max, &w| if w.abs() > max.abs() { w } else { max });
+        let d = extreme / -8.0;
+        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+        // The cast truncates, and saturates at zero.
+        let q = weights.map(|w| ((w * inverse + 8.5) as u8).min(15));
+        block.d = f16::from_f32(d).to_le_bytes();
+        block.q = std::array::from_fn(|j| q[j] | q[j + BLOCK_LEN / 2] << 4);
     }
 
-    fn layout(&self) -> WeightLayout {
-        WeightLayout::Q4G32
-    }
-
-    fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        check_sizes(self.dtype(), row.len(), out.len());
-        let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-        for (block, weights) in blocks.iter_mut().zip(row.as_chunks::<BLOCK_LEN>().0) {
-            let extreme =
-                weights.iter().fold(0.0_f32, |max, &w| if w.abs() > max.abs() { w } else { max });
-            let d = extreme / -8.0;
-            let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-            // The cast truncates, and saturates at zero.
-            let q = weights.map(|w| ((w * inverse + 8.5) as u8).min(15));
-            block.d = f16::from_f32(d).to_le_bytes();
-            block.q = std::array::from_fn(|j| q[j] | q[j + BLOCK_LEN / 2] << 4);
+    fn dequantize(block: &Block, weights: &mut Self::Weights) {
+        let d = f16::from_le_bytes(block.d).to_f32();
+        let (low, high) = weights.split_at_mut(BLOCK_LEN / 2);
+        for ((low, high), &byte) in low.iter_mut().zip(high).zip(&block.q) {
+            *low = (f32::from(byte & 15) - 8.0) * d;
+            *high = (f32::from(byte >> 4) - 8.0) * d;
         }
     }
 
-    fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {
-        check_sizes(self.dtype(), out.len(), blocks.len());
-        let blocks: &[Block] = bytemuck::cast_slice(blocks);
-        for (weights, block) in out.as_chunks_mut::<BLOCK_LEN>().0.iter_mut().zip(blocks) {
-            let d = f16::from_le_bytes(block.d).to_f32();
-            let (low, high) = weights.split_at_mut(BLOCK_LEN / 2);
-            for ((low, high), &byte) in low.iter_mut().zip(high).zip(&block.q) {
-                *low = (f32::from(byte & 15) - 8.0) * d;
-                *high = (f32::from(byte >> 4) - 8.0) * d;
-            }
-        }
-    }
-
-    fn relative_error(&self) -> f32 {
+    fn relative_error() -> f32 {
         // A weight of the other sign than the extreme one is clipped to 7/8 of it: one whole step.
         1.0 / 8.0 + 1.0 / 2048.0
     }

@@ -15,7 +15,7 @@ use half::f16;
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
-use super::{WeightFormat, check_sizes};
+use super::BlockFormat;
 use crate::fit::saturating_half;
 
 /// Weights per block.
@@ -27,7 +27,7 @@ pub(super) struct Q4_1;
 /// One block as it lies in the file; alignment 1.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Block {
+pub(super) struct Block {
     d: [u8; 2],
     min: [u8; 2],
     q: [u8; BLOCK_LEN / 2],
@@ -35,45 +35,34 @@ struct Block {
 
 const _: () = assert!(size_of::<Block>() == 20 && align_of::<Block>() == 1);
 
-impl WeightFormat for Q4_1 {
-    fn dtype(&self) -> DType {
-        DType::Q4_1
+impl BlockFormat for Q4_1 {
+    const DTYPE: DType = DType::Q4_1;
+    const LAYOUT: WeightLayout = WeightLayout::Q4G32Min;
+    type Block = Block;
+    type Weights = [f32; BLOCK_LEN];
+
+    fn quantize(weights: &Self::Weights, _: Option<&Self::Weights>, block: &mut Block) {
+        let min = weights.iter().copied().fold(f32::INFINITY, f32::min);
+        let max = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let d = (max - min) / 15.0;
+        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+        let q = weights.map(|w| (((w - min) * inverse + 0.5) as u8).min(15));
+        block.d = saturating_half(d).to_le_bytes();
+        block.min = saturating_half(min).to_le_bytes();
+        block.q = std::array::from_fn(|j| q[j] | q[j + BLOCK_LEN / 2] << 4);
     }
 
-    fn layout(&self) -> WeightLayout {
-        WeightLayout::Q4G32Min
-    }
-
-    fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        check_sizes(self.dtype(), row.len(), out.len());
-        let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-        for (block, weights) in blocks.iter_mut().zip(row.as_chunks::<BLOCK_LEN>().0) {
-            let min = weights.iter().copied().fold(f32::INFINITY, f32::min);
-            let max = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let d = (max - min) / 15.0;
-            let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-            let q = weights.map(|w| (((w - min) * inverse + 0.5) as u8).min(15));
-            block.d = saturating_half(d).to_le_bytes();
-            block.min = saturating_half(min).to_le_bytes();
-            block.q = std::array::from_fn(|j| q[j] | q[j + BLOCK_LEN / 2] << 4);
+    fn dequantize(block: &Block, weights: &mut Self::Weights) {
+        let d = f16::from_le_bytes(block.d).to_f32();
+        let min = f16::from_le_bytes(block.min).to_f32();
+        let (low, high) = weights.split_at_mut(BLOCK_LEN / 2);
+        for ((low, high), &byte) in low.iter_mut().zip(high).zip(&block.q) {
+            *low = d * f32::from(byte & 15) + min;
+            *high = d * f32::from(byte >> 4) + min;
         }
     }
 
-    fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {
-        check_sizes(self.dtype(), out.len(), blocks.len());
-        let blocks: &[Block] = bytemuck::cast_slice(blocks);
-        for (weights, block) in out.as_chunks_mut::<BLOCK_LEN>().0.iter_mut().zip(blocks) {
-            let d = f16::from_le_bytes(block.d).to_f32();
-            let min = f16::from_le_bytes(block.min).to_f32();
-            let (low, high) = weights.split_at_mut(BLOCK_LEN / 2);
-            for ((low, high), &byte) in low.iter_mut().zip(high).zip(&block.q) {
-                *low = d * f32::from(byte & 15) + min;
-                *high = d * f32::from(byte >> 4) + min;
-            }
-        }
-    }
-
-    fn relative_error(&self) -> f32 {
+    fn relative_error() -> f32 {
         // Half a step of 2/15; then the rounding of the minimum, and of the scale up to twice.
         0.5 * 2.0 / 15.0 + 3.0 / 2048.0
     }

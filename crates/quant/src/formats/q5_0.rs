@@ -13,8 +13,8 @@ use half::f16;
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
+use super::BlockFormat;
 use super::fifth_bit::{self, BLOCK_LEN, FiveBits};
-use super::{WeightFormat, check_sizes};
 use crate::fit::saturating_half;
 
 /// The format.
@@ -23,45 +23,34 @@ pub(super) struct Q5_0;
 /// One block as it lies in the file; alignment 1.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Block {
+pub(super) struct Block {
     d: [u8; 2],
     q: FiveBits,
 }
 
 const _: () = assert!(size_of::<Block>() == 22 && align_of::<Block>() == 1);
 
-impl WeightFormat for Q5_0 {
-    fn dtype(&self) -> DType {
-        DType::Q5_0
+impl BlockFormat for Q5_0 {
+    const DTYPE: DType = DType::Q5_0;
+    const LAYOUT: WeightLayout = WeightLayout::Q5G32;
+    type Block = Block;
+    type Weights = [f32; BLOCK_LEN];
+
+    fn quantize(weights: &Self::Weights, _: Option<&Self::Weights>, block: &mut Block) {
+        let extreme =
+            weights.iter().fold(0.0_f32, |max, &w| if w.abs() > max.abs() { w } else { max });
+        let d = extreme / -16.0;
+        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+        block.d = saturating_half(d).to_le_bytes();
+        block.q = fifth_bit::store(&weights.map(|w| ((w * inverse + 16.5) as u8).min(31)));
     }
 
-    fn layout(&self) -> WeightLayout {
-        WeightLayout::Q5G32
+    fn dequantize(block: &Block, weights: &mut Self::Weights) {
+        let d = f16::from_le_bytes(block.d).to_f32();
+        *weights = fifth_bit::load(&block.q).map(|q| d * (f32::from(q) - 16.0));
     }
 
-    fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        check_sizes(self.dtype(), row.len(), out.len());
-        let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-        for (block, weights) in blocks.iter_mut().zip(row.as_chunks::<BLOCK_LEN>().0) {
-            let extreme =
-                weights.iter().fold(0.0_f32, |max, &w| if w.abs() > max.abs() { w } else { max });
-            let d = extreme / -16.0;
-            let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-            block.d = saturating_half(d).to_le_bytes();
-            block.q = fifth_bit::store(&weights.map(|w| ((w * inverse + 16.5) as u8).min(31)));
-        }
-    }
-
-    fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {
-        check_sizes(self.dtype(), out.len(), blocks.len());
-        let blocks: &[Block] = bytemuck::cast_slice(blocks);
-        for (weights, block) in out.as_chunks_mut::<BLOCK_LEN>().0.iter_mut().zip(blocks) {
-            let d = f16::from_le_bytes(block.d).to_f32();
-            *weights = fifth_bit::load(&block.q).map(|q| d * (f32::from(q) - 16.0));
-        }
-    }
-
-    fn relative_error(&self) -> f32 {
+    fn relative_error() -> f32 {
         // A weight of the other sign than the extreme one is clipped to 15/16 of it: one whole
         // step.
         1.0 / 16.0 + 1.0 / 2048.0

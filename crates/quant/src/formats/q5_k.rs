@@ -14,8 +14,8 @@ use half::f16;
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
+use super::BlockFormat;
 use super::k_scales::{self, N_SUBS, SUB_LEN};
-use super::{WeightFormat, Weighted, check_sizes};
 use crate::fit::{affine_error, fit_affine_block};
 
 /// Weights per block.
@@ -27,7 +27,7 @@ pub(super) struct Q5K;
 /// One block as it lies in the file; alignment 1.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Block {
+pub(super) struct Block {
     d: [u8; 2],
     d_min: [u8; 2],
     scales: [u8; k_scales::N_BYTES],
@@ -37,13 +37,14 @@ struct Block {
 
 const _: () = assert!(size_of::<Block>() == 176 && align_of::<Block>() == 1);
 
-/// Fits `row`, whose inputs may differ in importance.
-fn quantize(row: &[f32], inputs: Option<&[f32]>, out: &mut [u8]) {
-    check_sizes(DType::Q5K, row.len(), out.len());
-    let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-    let rows = row.as_chunks::<BLOCK_LEN>().0;
-    for (i, (block, weights)) in blocks.iter_mut().zip(rows).enumerate() {
-        let inputs = inputs.map(|inputs| &inputs.as_chunks::<BLOCK_LEN>().0[i]);
+impl BlockFormat for Q5K {
+    const DTYPE: DType = DType::Q5K;
+    const LAYOUT: WeightLayout = WeightLayout::Q5K;
+    const IS_WEIGHTED: bool = true;
+    type Block = Block;
+    type Weights = [f32; BLOCK_LEN];
+
+    fn quantize(weights: &Self::Weights, inputs: Option<&Self::Weights>, block: &mut Block) {
         let subs = bytemuck::cast_ref(weights);
         let inputs = inputs.map(bytemuck::cast_ref);
         let fit = fit_affine_block::<SUB_LEN, N_SUBS>(subs, inputs, 31.0, k_scales::MAX);
@@ -56,45 +57,23 @@ fn quantize(row: &[f32], inputs: Option<&[f32]>, out: &mut [u8]) {
         block.q_high =
             std::array::from_fn(|i| (0..N_SUBS).fold(0, |byte, j| byte | fit.q[j][i] >> 4 << j));
     }
-}
 
-impl WeightFormat for Q5K {
-    fn dtype(&self) -> DType {
-        DType::Q5K
-    }
-
-    fn layout(&self) -> WeightLayout {
-        WeightLayout::Q5K
-    }
-
-    fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        quantize(row, None, out);
-    }
-
-    fn weighted(&self) -> Option<Weighted> {
-        Some(|row, inputs, out| quantize(row, Some(inputs), out))
-    }
-
-    fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {
-        check_sizes(self.dtype(), out.len(), blocks.len());
-        let blocks: &[Block] = bytemuck::cast_slice(blocks);
-        for (weights, block) in out.as_chunks_mut::<BLOCK_LEN>().0.iter_mut().zip(blocks) {
-            let d = f16::from_le_bytes(block.d).to_f32();
-            let d_min = f16::from_le_bytes(block.d_min).to_f32();
-            let (scales, mins) = k_scales::load(&block.scales);
-            for (j, weights) in weights.as_chunks_mut::<SUB_LEN>().0.iter_mut().enumerate() {
-                let scale = d * f32::from(scales[j]);
-                let min = d_min * f32::from(mins[j]);
-                *weights = std::array::from_fn(|i| {
-                    let low = block.q_low[j / 2][i] >> (j % 2 * 4) & 15;
-                    let high = block.q_high[i] >> j & 1;
-                    scale * f32::from(low | high << 4) - min
-                });
-            }
+    fn dequantize(block: &Block, weights: &mut Self::Weights) {
+        let d = f16::from_le_bytes(block.d).to_f32();
+        let d_min = f16::from_le_bytes(block.d_min).to_f32();
+        let (scales, mins) = k_scales::load(&block.scales);
+        for (j, weights) in weights.as_chunks_mut::<SUB_LEN>().0.iter_mut().enumerate() {
+            let scale = d * f32::from(scales[j]);
+            let min = d_min * f32::from(mins[j]);
+            *weights = std::array::from_fn(|i| {
+                let low = block.q_low[j / 2][i] >> (j % 2 * 4) & 15;
+                let high = block.q_high[i] >> j & 1;
+                scale * f32::from(low | high << 4) - min
+            });
         }
     }
 
-    fn relative_error(&self) -> f32 {
+    fn relative_error() -> f32 {
         affine_error(31.0, k_scales::MAX)
     }
 }

@@ -16,7 +16,7 @@ use half::f16;
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
-use super::{WeightFormat, Weighted, check_sizes};
+use super::BlockFormat;
 use crate::fit::{Integers, fit_signed_block, signed_error};
 
 /// Weights per block.
@@ -31,7 +31,7 @@ pub(super) struct Q6K;
 /// One block as it lies in the file; alignment 1.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Block {
+pub(super) struct Block {
     q_low: [u8; BLOCK_LEN / 2],
     q_high: [u8; BLOCK_LEN / 4],
     scales: [i8; N_SUBS],
@@ -47,13 +47,14 @@ fn place(i: usize) -> [usize; 4] {
     [64 * half + i % 64, i / 64 * 4, 32 * half + i % 32, i / 32 * 2]
 }
 
-/// Fits `row`, whose inputs may differ in importance.
-fn quantize(row: &[f32], inputs: Option<&[f32]>, out: &mut [u8]) {
-    check_sizes(DType::Q6K, row.len(), out.len());
-    let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-    let rows = row.as_chunks::<BLOCK_LEN>().0;
-    for (i, (block, weights)) in blocks.iter_mut().zip(rows).enumerate() {
-        let inputs = inputs.map(|inputs| &inputs.as_chunks::<BLOCK_LEN>().0[i]);
+impl BlockFormat for Q6K {
+    const DTYPE: DType = DType::Q6K;
+    const LAYOUT: WeightLayout = WeightLayout::Q6K;
+    const IS_WEIGHTED: bool = true;
+    type Block = Block;
+    type Weights = [f32; BLOCK_LEN];
+
+    fn quantize(weights: &Self::Weights, inputs: Option<&Self::Weights>, block: &mut Block) {
         let subs = bytemuck::cast_ref(weights);
         let inputs = inputs.map(bytemuck::cast_ref);
         let fit = fit_signed_block::<Integers<32>, SUB_LEN, N_SUBS>(subs, inputs, 128.0);
@@ -64,41 +65,19 @@ fn quantize(row: &[f32], inputs: Option<&[f32]>, out: &mut [u8]) {
             block.q_high[high] |= q >> 4 << high_shift;
         }
     }
-}
 
-impl WeightFormat for Q6K {
-    fn dtype(&self) -> DType {
-        DType::Q6K
-    }
-
-    fn layout(&self) -> WeightLayout {
-        WeightLayout::Q6K
-    }
-
-    fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        quantize(row, None, out);
-    }
-
-    fn weighted(&self) -> Option<Weighted> {
-        Some(|row, inputs, out| quantize(row, Some(inputs), out))
-    }
-
-    fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {
-        check_sizes(self.dtype(), out.len(), blocks.len());
-        let blocks: &[Block] = bytemuck::cast_slice(blocks);
-        for (weights, block) in out.as_chunks_mut::<BLOCK_LEN>().0.iter_mut().zip(blocks) {
-            let d = f16::from_le_bytes(block.d).to_f32();
-            for (i, weight) in weights.iter_mut().enumerate() {
-                let [low, low_shift, high, high_shift] = place(i);
-                let low = block.q_low[low] >> low_shift & 15;
-                let high = block.q_high[high] >> high_shift & 3;
-                let scale = d * f32::from(block.scales[i / SUB_LEN]);
-                *weight = scale * (f32::from(low | high << 4) - 32.0);
-            }
+    fn dequantize(block: &Block, weights: &mut Self::Weights) {
+        let d = f16::from_le_bytes(block.d).to_f32();
+        for (i, weight) in weights.iter_mut().enumerate() {
+            let [low, low_shift, high, high_shift] = place(i);
+            let low = block.q_low[low] >> low_shift & 15;
+            let high = block.q_high[high] >> high_shift & 3;
+            let scale = d * f32::from(block.scales[i / SUB_LEN]);
+            *weight = scale * (f32::from(low | high << 4) - 32.0);
         }
     }
 
-    fn relative_error(&self) -> f32 {
+    fn relative_error() -> f32 {
         signed_error::<Integers<32>>(128.0)
     }
 }

@@ -15,7 +15,7 @@ use bytemuck::{Pod, Zeroable};
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
-use super::{WeightFormat, check_sizes};
+use super::BlockFormat;
 
 /// Weights per block.
 const BLOCK_LEN: usize = 256;
@@ -26,7 +26,7 @@ pub(super) struct Q8K;
 /// One block as it lies in the file; alignment 1.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Block {
+pub(super) struct Block {
     d: [u8; 4],
     q: [i8; BLOCK_LEN],
     sums: [[u8; 2]; BLOCK_LEN / 16],
@@ -34,42 +34,31 @@ struct Block {
 
 const _: () = assert!(size_of::<Block>() == 292 && align_of::<Block>() == 1);
 
-impl WeightFormat for Q8K {
-    fn dtype(&self) -> DType {
-        DType::Q8K
-    }
+impl BlockFormat for Q8K {
+    const DTYPE: DType = DType::Q8K;
+    const LAYOUT: WeightLayout = WeightLayout::F32;
+    type Block = Block;
+    type Weights = [f32; BLOCK_LEN];
 
-    fn layout(&self) -> WeightLayout {
-        WeightLayout::F32
-    }
-
-    fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        check_sizes(self.dtype(), row.len(), out.len());
-        let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-        for (block, weights) in blocks.iter_mut().zip(row.as_chunks::<BLOCK_LEN>().0) {
-            let amax = weights.iter().fold(0.0_f32, |amax, w| amax.max(w.abs()));
-            let d = amax / 127.0;
-            // The largest weight is 127 steps away, or 126.x where the step is subnormal.
-            let quotient = |w: f32| if d == 0.0 { 0.0 } else { (w / d).clamp(-127.0, 127.0) };
-            block.d = d.to_le_bytes();
-            block.q = weights.map(|w| quotient(w).round() as i8);
-            let sums = block.q.as_chunks::<16>().0.iter();
-            for (sum, q) in block.sums.iter_mut().zip(sums) {
-                *sum = q.iter().map(|&q| i16::from(q)).sum::<i16>().to_le_bytes();
-            }
+    fn quantize(weights: &Self::Weights, _: Option<&Self::Weights>, block: &mut Block) {
+        let amax = weights.iter().fold(0.0_f32, |amax, w| amax.max(w.abs()));
+        let d = amax / 127.0;
+        // The largest weight is 127 steps away, or 126.x where the step is subnormal.
+        let quotient = |w: f32| if d == 0.0 { 0.0 } else { (w / d).clamp(-127.0, 127.0) };
+        block.d = d.to_le_bytes();
+        block.q = weights.map(|w| quotient(w).round() as i8);
+        let sums = block.q.as_chunks::<16>().0.iter();
+        for (sum, q) in block.sums.iter_mut().zip(sums) {
+            *sum = q.iter().map(|&q| i16::from(q)).sum::<i16>().to_le_bytes();
         }
     }
 
-    fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {
-        check_sizes(self.dtype(), out.len(), blocks.len());
-        let blocks: &[Block] = bytemuck::cast_slice(blocks);
-        for (weights, block) in out.as_chunks_mut::<BLOCK_LEN>().0.iter_mut().zip(blocks) {
-            let d = f32::from_le_bytes(block.d);
-            *weights = block.q.map(|q| d * f32::from(q));
-        }
+    fn dequantize(block: &Block, weights: &mut Self::Weights) {
+        let d = f32::from_le_bytes(block.d);
+        *weights = block.q.map(|q| d * f32::from(q));
     }
 
-    fn relative_error(&self) -> f32 {
+    fn relative_error() -> f32 {
         // Half a step of 1/127, and the rounding of the step and the quotient.
         0.5 / 127.0 + 1e-6
     }

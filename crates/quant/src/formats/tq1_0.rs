@@ -18,7 +18,7 @@ use half::f16;
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
-use super::{WeightFormat, check_sizes, ternary};
+use super::{BlockFormat, ternary};
 
 /// Weights per block.
 const BLOCK_LEN: usize = 256;
@@ -34,7 +34,7 @@ pub(super) struct Tq1_0;
 /// One block as it lies in the file; alignment 1.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Block {
+pub(super) struct Block {
     q: [u8; N_BYTES],
     d: [u8; 2],
 }
@@ -50,45 +50,34 @@ fn place(i: usize) -> (usize, usize) {
     }
 }
 
-impl WeightFormat for Tq1_0 {
-    fn dtype(&self) -> DType {
-        DType::Tq1_0
+impl BlockFormat for Tq1_0 {
+    const DTYPE: DType = DType::Tq1_0;
+    const LAYOUT: WeightLayout = WeightLayout::Tq1;
+    type Block = Block;
+    type Weights = [f32; BLOCK_LEN];
+
+    fn quantize(weights: &Self::Weights, _: Option<&Self::Weights>, block: &mut Block) {
+        let (d, q) = ternary::round(weights);
+        let mut numbers = [0_u16; N_BYTES];
+        for (i, q) in q.into_iter().enumerate() {
+            let (byte, digit) = place(i);
+            numbers[byte] += u16::from(q * POWERS[4 - digit]);
+        }
+        block.d = d.to_le_bytes();
+        block.q = numbers.map(|x| (x * 256).div_ceil(243) as u8);
     }
 
-    fn layout(&self) -> WeightLayout {
-        WeightLayout::Tq1
-    }
-
-    fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        check_sizes(self.dtype(), row.len(), out.len());
-        let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-        for (block, weights) in blocks.iter_mut().zip(row.as_chunks::<BLOCK_LEN>().0) {
-            let (d, q) = ternary::round(weights);
-            let mut numbers = [0_u16; N_BYTES];
-            for (i, q) in q.into_iter().enumerate() {
-                let (byte, digit) = place(i);
-                numbers[byte] += u16::from(q * POWERS[4 - digit]);
-            }
-            block.d = d.to_le_bytes();
-            block.q = numbers.map(|x| (x * 256).div_ceil(243) as u8);
+    fn dequantize(block: &Block, weights: &mut Self::Weights) {
+        let d = f16::from_le_bytes(block.d).to_f32();
+        for (i, weight) in weights.iter_mut().enumerate() {
+            let (byte, digit) = place(i);
+            let fraction = block.q[byte].wrapping_mul(POWERS[digit]);
+            let q = (u16::from(fraction) * 3) >> 8;
+            *weight = d * (f32::from(q) - 1.0);
         }
     }
 
-    fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {
-        check_sizes(self.dtype(), out.len(), blocks.len());
-        let blocks: &[Block] = bytemuck::cast_slice(blocks);
-        for (weights, block) in out.as_chunks_mut::<BLOCK_LEN>().0.iter_mut().zip(blocks) {
-            let d = f16::from_le_bytes(block.d).to_f32();
-            for (i, weight) in weights.iter_mut().enumerate() {
-                let (byte, digit) = place(i);
-                let fraction = block.q[byte].wrapping_mul(POWERS[digit]);
-                let q = (u16::from(fraction) * 3) >> 8;
-                *weight = d * (f32::from(q) - 1.0);
-            }
-        }
-    }
-
-    fn relative_error(&self) -> f32 {
+    fn relative_error() -> f32 {
         ternary::RELATIVE_ERROR
     }
 }

@@ -14,7 +14,7 @@ use half::f16;
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
-use super::{WeightFormat, check_sizes, pairs, ternary};
+use super::{BlockFormat, pairs, ternary};
 
 /// Weights per block.
 const BLOCK_LEN: usize = 256;
@@ -25,43 +25,32 @@ pub(super) struct Tq2_0;
 /// One block as it lies in the file; alignment 1.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Block {
+pub(super) struct Block {
     q: [u8; BLOCK_LEN / 4],
     d: [u8; 2],
 }
 
 const _: () = assert!(size_of::<Block>() == 66 && align_of::<Block>() == 1);
 
-impl WeightFormat for Tq2_0 {
-    fn dtype(&self) -> DType {
-        DType::Tq2_0
+impl BlockFormat for Tq2_0 {
+    const DTYPE: DType = DType::Tq2_0;
+    const LAYOUT: WeightLayout = WeightLayout::Tq2;
+    type Block = Block;
+    type Weights = [f32; BLOCK_LEN];
+
+    fn quantize(weights: &Self::Weights, _: Option<&Self::Weights>, block: &mut Block) {
+        let (d, q) = ternary::round(weights);
+        *block = Block { q: pairs::store(&q), d: d.to_le_bytes() };
     }
 
-    fn layout(&self) -> WeightLayout {
-        WeightLayout::Tq2
-    }
-
-    fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        check_sizes(self.dtype(), row.len(), out.len());
-        let blocks: &mut [Block] = bytemuck::cast_slice_mut(out);
-        for (block, weights) in blocks.iter_mut().zip(row.as_chunks::<BLOCK_LEN>().0) {
-            let (d, q) = ternary::round(weights);
-            *block = Block { q: pairs::store(&q), d: d.to_le_bytes() };
+    fn dequantize(block: &Block, weights: &mut Self::Weights) {
+        let d = f16::from_le_bytes(block.d).to_f32();
+        for (i, weight) in weights.iter_mut().enumerate() {
+            *weight = d * (f32::from(pairs::load(&block.q, i)) - 1.0);
         }
     }
 
-    fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {
-        check_sizes(self.dtype(), out.len(), blocks.len());
-        let blocks: &[Block] = bytemuck::cast_slice(blocks);
-        for (weights, block) in out.as_chunks_mut::<BLOCK_LEN>().0.iter_mut().zip(blocks) {
-            let d = f16::from_le_bytes(block.d).to_f32();
-            for (i, weight) in weights.iter_mut().enumerate() {
-                *weight = d * (f32::from(pairs::load(&block.q, i)) - 1.0);
-            }
-        }
-    }
-
-    fn relative_error(&self) -> f32 {
+    fn relative_error() -> f32 {
         ternary::RELATIVE_ERROR
     }
 }

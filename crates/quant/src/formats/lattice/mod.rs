@@ -27,7 +27,7 @@ use half::f16;
 use pelton_kernels::WeightLayout;
 use pelton_tensor::DType;
 
-use super::{Rewrite, WeightFormat, check_sizes};
+use super::{BlockFormat, Rewrite};
 
 pub(super) use levels::{IQ1, IQ2, IQ3_S, IQ3_XXS, Levels};
 pub(super) use points::{
@@ -82,41 +82,27 @@ pub(super) trait LatticeFormat: Sync {
     fn store(parts: &Parts) -> Self::Block;
 }
 
-impl<F: LatticeFormat> WeightFormat for F {
-    fn dtype(&self) -> DType {
-        F::DTYPE
+impl<F: LatticeFormat> BlockFormat for F {
+    const DTYPE: DType = F::DTYPE;
+    const LAYOUT: WeightLayout = F::LEVELS.layout;
+    const REWRITE: Option<Rewrite> = Some(rewrite::<F>);
+    type Block = F::Block;
+    type Weights = [f32; BLOCK_LEN];
+
+    fn quantize(weights: &Self::Weights, _: Option<&Self::Weights>, block: &mut F::Block) {
+        *block = F::store(&round::fit::<F>(weights));
     }
 
-    fn layout(&self) -> WeightLayout {
-        F::LEVELS.layout
-    }
-
-    fn rewrite(&self) -> Option<Rewrite> {
-        Some(rewrite::<F>)
-    }
-
-    fn quantize(&self, row: &[f32], out: &mut [u8]) {
-        check_sizes(F::DTYPE, row.len(), out.len());
-        let blocks: &mut [F::Block] = bytemuck::cast_slice_mut(out);
-        for (block, weights) in blocks.iter_mut().zip(row.as_chunks::<BLOCK_LEN>().0) {
-            *block = F::store(&round::fit::<F>(weights));
+    fn dequantize(block: &F::Block, weights: &mut Self::Weights) {
+        let parts = F::load(block);
+        let d = parts.d.to_f32() * F::LEVELS.unit;
+        for (i, weight) in weights.iter_mut().enumerate() {
+            let scale = d * f32::from(2 * parts.s[i / 16] + 1);
+            *weight = scale * F::LEVELS.value(parts.levels[i], parts.sign(i));
         }
     }
 
-    fn dequantize(&self, blocks: &[u8], out: &mut [f32]) {
-        check_sizes(F::DTYPE, out.len(), blocks.len());
-        let blocks: &[F::Block] = bytemuck::cast_slice(blocks);
-        for (weights, block) in out.as_chunks_mut::<BLOCK_LEN>().0.iter_mut().zip(blocks) {
-            let parts = F::load(block);
-            let d = parts.d.to_f32() * F::LEVELS.unit;
-            for (i, weight) in weights.iter_mut().enumerate() {
-                let scale = d * f32::from(2 * parts.s[i / 16] + 1);
-                *weight = scale * F::LEVELS.value(parts.levels[i], parts.sign(i));
-            }
-        }
-    }
-
-    fn relative_error(&self) -> f32 {
+    fn relative_error() -> f32 {
         // No weight is rounded for itself: the nearest point may leave one of eight at the other
         // end of the range, or with the other sign.
         2.0
