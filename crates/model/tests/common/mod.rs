@@ -183,6 +183,14 @@ impl Golden {
         load(files, backend, &options).expect(&self.name)
     }
 
+    /// The logits of these rows that the reference has.
+    fn stored(&self, rows: &[Vec<f32>]) -> Vec<Vec<f32>> {
+        let stored = self.columns.of_all(rows);
+        let is_whole = |(a, b): (&Vec<f32>, &Vec<f32>)| a.len() == b.len();
+        assert!(stored.iter().zip(&self.logits).all(is_whole), "{}: other columns", self.name);
+        stored
+    }
+
     /// Largest difference to the reference over all rows, relative to the row's largest logit.
     pub(crate) fn worst_error(&self, rows: &[Vec<f32>]) -> f32 {
         assert_eq!(rows.len(), self.logits.len());
@@ -193,7 +201,7 @@ impl Golden {
             });
             worst / scale
         };
-        self.columns.of_all(rows).iter().zip(&self.logits).map(error).fold(0.0, f32::max)
+        self.stored(rows).iter().zip(&self.logits).map(error).fold(0.0, f32::max)
     }
 }
 
@@ -201,7 +209,7 @@ impl Golden {
     /// Root of the mean square difference, relative to that of the reference.
     pub(crate) fn mean_error(&self, rows: &[Vec<f32>]) -> f32 {
         assert_eq!(rows.len(), self.logits.len());
-        let rows = self.columns.of_all(rows);
+        let rows = self.stored(rows);
         let pairs = || rows.iter().flatten().zip(self.logits.iter().flatten());
         let error: f64 = pairs().map(|(a, b)| f64::from(a - b).powi(2)).sum();
         let total: f64 = pairs().map(|(_, b)| f64::from(*b).powi(2)).sum();
