@@ -366,6 +366,7 @@ fn write(path: &Path, report: &Report, model: &str) -> Result<()> {
             Failure::new(message).hint("raise `--memory` or `--loss`, or shorten the requests")
         );
     }
+    // Again, because measuring takes minutes.
     check_place(path)?;
     let Settings { weights, kv_dtype, max_running, max_context, prefix_cache, drafts } =
         &report.advice.settings;
