@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use crate::common::server::Server;
 use crate::common::{command, outcome, pelton};
-use pelton_tensor::DType;
 use pelton_testkit::golden::{decoder_at, decoder_named};
 use pelton_testkit::{TinyEncoder, TinyModel};
 use serde_json::json;
@@ -240,8 +239,6 @@ fn an_error_of_memory_names_the_type_that_fits() {
         ..TinyModel::default()
     };
     wide.write_folder(&model);
-    let file = temp.path().join("wide.gguf");
-    wide.write_gguf(&file, DType::Q8_0);
     let limited = |mib: u64, more: &[&str]| {
         let script = format!("ulimit -v {}", mib << 10);
         let args = ["run", "x", "--raw", "-q", "-n", "1", "--threads", "1", "-m", text(&model)];
@@ -251,10 +248,15 @@ fn an_error_of_memory_names_the_type_that_fits() {
                 .expect("runs"),
         )
     };
-    // The address space of the program and of the mapped file is not known here.
-    let first = (60..1000).step_by(10).map(|mib| (mib, limited(mib, &[])));
-    let named = first.filter(|(_, ran)| ran.stderr.contains("`--quantize q8_0` fits"));
-    let (mib, ran) = named.into_iter().next().expect("a limit between the two sizes");
+    // The address space of the program and of the mapped file is not known here: the least limit is
+    // searched in steps that are smaller than what lies between the two sizes, then in small ones.
+    let least = |from: u64, step: usize| {
+        let runs = (from..1000).step_by(step).map(|mib| (mib, limited(mib, &[])));
+        let mut named = runs.filter(|(_, ran)| ran.stderr.contains("`--quantize q8_0` fits"));
+        named.next().expect("a limit between the two sizes")
+    };
+    let (near, _) = least(60, 40);
+    let (mib, ran) = least(near - 30, 10);
     ran.assert_refused(&["the weights need", "the weights then take"]);
     // Keys, values and steps take something, too.
     let fits = limited(mib + 30, &["--quantize", "q8_0"]);
