@@ -46,12 +46,10 @@ impl ArchSpec {
         (widest, narrow)
     }
 
-    /// Layers with keys and values of this size that share a place.
-    fn n_per_place(&self, heads: KvHeads) -> usize {
-        match self.kv_sizes() {
-            (widest, Some(narrow)) if heads != widest => narrow.n_per_place,
-            _ => 1,
-        }
+    /// Layers with keys and values of a size that share a place, for any of the sizes.
+    fn n_per_place(&self) -> impl Fn(KvHeads) -> usize {
+        let (widest, narrow) = self.kv_sizes();
+        move |heads| narrow.filter(|_| heads != widest).map_or(1, |narrow| narrow.n_per_place)
     }
 
     /// Places that these layers take.
@@ -114,7 +112,8 @@ impl ArchSpec {
 
     /// Part of a place that the attention of each layer reads; 0 where a layer has none.
     pub fn kv_shares(&self) -> Vec<f64> {
-        let share = |heads: KvHeads| 1.0 / self.n_per_place(heads) as f64;
+        let n_per_place = self.n_per_place();
+        let share = |heads: KvHeads| 1.0 / n_per_place(heads) as f64;
         let layers = self.layers.iter().map(|layer| layer.mixer.read_heads());
         layers.map(|heads| heads.map_or(0.0, share)).collect()
     }
@@ -194,7 +193,7 @@ impl ArchSpec {
     fn n_window_layers(&self, full: &[&Mixer], windowed: &[&Mixer]) -> usize {
         let heads = windowed.first().and_then(|mixer| mixer.kv_heads());
         let n_places = self.n_places(full.iter().copied());
-        n_places * heads.map_or(1, |heads| self.n_per_place(heads))
+        n_places * heads.map_or(1, self.n_per_place())
     }
 
     /// Number of layers that keep keys and values.

@@ -175,7 +175,7 @@ pub fn advise(model: &ModelOutline, wish: &Wish<'_>) -> Option<Advice> {
 
 /// The steps for a machine of known speed, without the changes that would keep a broken constraint.
 fn search(model: &ModelOutline, wish: &Wish<'_>) -> Advice {
-    let bench = Bench { model, wish };
+    let bench = Bench::new(model, wish);
     let mut state = State::plain(wish);
     let before = bench.figures(&state);
     let mut left: Vec<Technique> = Technique::ALL.to_vec();
@@ -231,7 +231,7 @@ pub fn concurrent(
     if !wish.hardware.has_speed() {
         return None;
     }
-    let bench = Bench { model, wish };
+    let bench = Bench::new(model, wish);
     let keeps_up = |n: usize| {
         let figures = bench.figures(&State::of_batch(wish, n));
         figures.output_tokens_per_s / wish.scenario.output_tokens as f64 >= arrivals_per_s

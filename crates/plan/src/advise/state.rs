@@ -1,6 +1,8 @@
 //! A server on the way to the advised one, and the plans of its variants.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 
 use pelton_model::{KvDtype, ModelOutline, StateDtype};
 use pelton_quant::for_name;
@@ -99,14 +101,30 @@ impl State {
     }
 }
 
+/// What plans of a model for a wish differ in: name of the weights, keys and values, whether there is a
+/// prefix cache, requests at the same time.
+type PlanKey = (String, KvDtype, bool, usize);
+
 /// The model and the wish.
 pub(super) struct Bench<'a> {
     pub(super) model: &'a ModelOutline,
     pub(super) wish: &'a Wish<'a>,
+    /// Plans so far: variants are compared by several figures of the same plan.
+    plans: RefCell<HashMap<PlanKey, Rc<Plan>>>,
 }
 
-impl Bench<'_> {
-    fn plan(&self, state: &State, batch: usize) -> Plan {
+impl<'a> Bench<'a> {
+    pub(super) fn new(model: &'a ModelOutline, wish: &'a Wish<'a>) -> Self {
+        Self { model, wish, plans: RefCell::default() }
+    }
+
+    pub(super) fn plan(&self, state: &State, batch: usize) -> Rc<Plan> {
+        let key = (state.weights.name(), state.kv_dtype, state.has_prefix_cache, batch);
+        let mut plans = self.plans.borrow_mut();
+        Rc::clone(plans.entry(key).or_insert_with(|| Rc::new(self.new_plan(state, batch))))
+    }
+
+    pub(super) fn new_plan(&self, state: &State, batch: usize) -> Plan {
         let Wish { hardware, memory_bytes, scenario, block_tokens, step_tokens, .. } = *self.wish;
         let shared = if state.has_prefix_cache { scenario.shared_prefix } else { 0.0 };
         let input = (scenario.input_tokens as f64 * (1.0 - shared)).ceil().max(1.0) as usize;
@@ -147,12 +165,14 @@ impl Bench<'_> {
     /// Seconds of a prompt alone, of a step, and tokens of a request per step.
     fn times(&self, state: &State) -> (f64, f64, f64) {
         let times = |state: &State, batch| {
-            self.plan(state, batch).times.expect("invariant: a speed is known")
+            let plan = self.plan(state, batch);
+            let times = plan.times.as_ref().expect("invariant: a speed is known");
+            (times.ttft_s, times.tpot_s)
         };
-        let ttft_s = times(state, state.batch).ttft_s;
+        let (ttft_s, _) = times(state, state.batch);
         // A cached beginning is not computed again, but every later token attends to it.
         let whole = State { has_prefix_cache: false, ..state.clone() };
-        let step_s = |batch| times(&whole, batch).tpot_s;
+        let step_s = |batch| times(&whole, batch).1;
         match state.drafts {
             None => (ttft_s, step_s(state.batch), 1.0),
             Some(k) => {
@@ -201,8 +221,8 @@ impl Bench<'_> {
 
     /// Bytes that are missing.
     pub(super) fn missing(&self, state: &State) -> u64 {
-        let fit = self.plan(state, state.batch).fit;
-        fit.shortage.map_or(0, |shortage| shortage.missing_bytes)
+        let plan = self.plan(state, state.batch);
+        plan.fit.shortage.as_ref().map_or(0, |shortage| shortage.missing_bytes)
     }
 
     /// The best way to take up a technique; `None` where there is none that is allowed.
@@ -220,7 +240,7 @@ impl Bench<'_> {
         })
     }
 
-    fn variants(&self, state: &State, technique: Technique) -> Vec<State> {
+    pub(super) fn variants(&self, state: &State, technique: Technique) -> Vec<State> {
         let with = |change: &dyn Fn(&mut State)| {
             let mut next = state.clone();
             change(&mut next);
@@ -352,7 +372,7 @@ impl Bench<'_> {
                 gib(before.kv.sequence_bytes)
             ),
             Technique::Batching => {
-                let ridge = after.times.map_or(0.0, |times| times.ridge_rows);
+                let ridge = after.times.as_ref().map_or(0.0, |times| times.ridge_rows);
                 format!(
                     "weights are read once for all, which pays up to {ridge:.0} rows: {:.0} tokens/s \
                      instead of {:.0}",

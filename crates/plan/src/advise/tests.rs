@@ -207,7 +207,8 @@ fn requests_at_once_are_the_rate_times_the_time_of_each() {
     let (hardware, scenario) = (graphics_card(), scenario("chat"));
     let wish = wish(&hardware, &scenario);
     let at = |rate: f64| concurrent(&model(), &wish, rate, 200).expect("a speed is known");
-    let bench = Bench { model: &model(), wish: &wish };
+    let model = model();
+    let bench = Bench::new(&model, &wish);
     for rate in [0.01, 0.7, 1.5, 4.0] {
         let n = at(rate);
         let answers = |n| bench.figures(&State::of_batch(&wish, n)).output_tokens_per_s / 256.0;
@@ -218,10 +219,30 @@ fn requests_at_once_are_the_rate_times_the_time_of_each() {
 }
 
 #[test]
+fn a_kept_plan_is_that_of_its_own_variant() {
+    let (hardware, scenario) = (graphics_card(), scenario("rag"));
+    let wish = wish(&hardware, &scenario);
+    let model = model();
+    let bench = Bench::new(&model, &wish);
+    let mut variants = vec![State::plain(&wish), State::of_batch(&wish, 1)];
+    variants.extend(bench.variants(&variants[0], Technique::Weights));
+    variants.extend(bench.variants(&variants[0], Technique::KvDtype));
+    assert!(variants.len() > 4, "{variants:?}");
+    for _ in 0..2 {
+        for (state, batch) in variants.iter().flat_map(|state| [1, 8].map(|n| (state, n))) {
+            let [kept, new] = [&*bench.plan(state, batch), &bench.new_plan(state, batch)]
+                .map(|plan| serde_json::to_value(plan).expect("JSON"));
+            assert_eq!(kept, new, "{state:?} {batch}");
+        }
+    }
+}
+
+#[test]
 fn an_answer_waits_for_a_place_as_little_s_law_says() {
     let (hardware, scenario) = (graphics_card(), scenario("rag"));
     let wish = wish(&hardware, &scenario);
-    let bench = Bench { model: &model(), wish: &wish };
+    let model = model();
+    let bench = Bench::new(&model, &wish);
     let at = |n| bench.figures(&State::of_batch(&wish, n));
     for n in 1..=4 {
         let figures = at(n);
