@@ -93,6 +93,22 @@ fn listening(begin: fn() -> Result<Interrupts>) -> Result<(Runtime, Interrupts)>
     Ok((runtime, interrupts))
 }
 
+/// Waits for interrupts on a thread of its own, which lives as long as the process.
+fn on_thread(wait: impl FnOnce() + Send + 'static) -> Result<()> {
+    let thread = std::thread::Builder::new().name("interrupts".to_owned()).spawn(wait);
+    thread.map(drop).map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))
+}
+
+/// From now on Ctrl-C ends the process after `last` has run.
+pub(crate) fn leave_after(last: impl FnOnce() + Send + 'static) -> Result<()> {
+    let (runtime, mut interrupts) = listening(Interrupts::begin)?;
+    on_thread(move || {
+        runtime.block_on(interrupts.next());
+        last();
+        std::process::exit(i32::from(INTERRUPTED));
+    })
+}
+
 /// Makes Ctrl-C end the process, with a last line while there is one to say.
 ///
 /// For work that can be cut off at any moment, such as a download, whose file on the disk is always
@@ -118,10 +134,7 @@ impl Leave {
             }
             std::process::exit(i32::from(INTERRUPTED));
         };
-        std::thread::Builder::new()
-            .name("interrupts".to_owned())
-            .spawn(wait)
-            .map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))?;
+        on_thread(wait)?;
         Ok(Self(last_words))
     }
 }
@@ -150,10 +163,7 @@ impl StopFlag {
             runtime.block_on(interrupts.next());
             std::process::exit(i32::from(INTERRUPTED));
         };
-        std::thread::Builder::new()
-            .name("interrupts".to_owned())
-            .spawn(wait)
-            .map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))?;
+        on_thread(wait)?;
         Ok(Self(flag))
     }
 

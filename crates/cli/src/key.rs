@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::args::{KeyCommand, ListKeysArgs, NewKeyArgs, RevokeKeysArgs};
 use crate::failure::{Failure, Result};
+use crate::interrupt::leave_after;
 
 /// Fewest characters of a secret that a person chooses.
 const LEAST_SECRET: usize = 12;
@@ -201,14 +202,18 @@ fn ask() -> Result<String> {
         read.map_err(|error| Failure::new(format!("standard input: {error}")))
     };
     if stdin.is_terminal() {
-        eprint!("Secret: ");
         let shown = tcgetattr(&stdin).map_err(|error| Failure::internal(error.to_string()))?;
         let mut hidden = shown.clone();
         hidden.local_modes.remove(LocalModes::ECHO);
+        let show = move || {
+            let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &shown);
+            eprintln!();
+        };
+        leave_after(show.clone())?;
+        eprint!("Secret: ");
         let _ = tcsetattr(&stdin, OptionalActions::Now, &hidden);
         let outcome = read(&mut line);
-        let _ = tcsetattr(&stdin, OptionalActions::Now, &shown);
-        eprintln!();
+        show();
         outcome?;
     } else {
         read(&mut line)?;

@@ -15,6 +15,9 @@
 //! that is in use was cut short. A closed pipe is no failure.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod stderr;
+
 mod args;
 mod banner;
 mod batch;
@@ -152,6 +155,8 @@ fn install_tracing(directives: &str, is_plain: bool, format: LogFormat) {
     let filter = filter.add_directive(other.parse().expect("invariant: a directive"));
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // An error of writing would be printed, which ends the process.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
     if format == LogFormat::Json {

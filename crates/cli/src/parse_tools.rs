@@ -168,5 +168,5 @@ fn tool_of(tool_idx: usize, mut tool: Value) -> Result<Tool> {
     if !(parameters.is_object() || parameters.is_null()) {
         return Err(Failure::new(format!("`{at}.parameters`: expected a JSON Schema")));
     }
-    Ok(Tool { name, description, parameters, strict })
+    Ok(Tool { name, description, parameters, strict, place: None })
 }

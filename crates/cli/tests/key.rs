@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::common::terminal::Terminal;
 use crate::common::{Outcome, command, pelton, pelton_with_input};
 
 /// A folder with a key file that is not made yet.
@@ -87,6 +88,23 @@ fn a_secret_of_a_person_is_hashed_slowly() {
     let text = keys.text();
     assert!(text.contains("bob $argon2id$v=19$m=19456,t=2,p=1$"), "{text}");
     assert!(!text.contains("horse"), "{text}");
+}
+
+#[test]
+fn a_terminal_shows_keys_again_after_a_secret_and_after_ctrl_c() {
+    let keys = Keys::new();
+    let path = keys.path();
+    let words = ["key", "new", "--id", "bob", "--ask", "--key-file"];
+    let words = [&words[..], &[path.to_str().expect("UTF-8")]].concat();
+    for (typed, code) in [("correct-horse-battery\n", 0), ("correct\u{3}", 130)] {
+        let mut terminal = Terminal::start_with(80, &words, |command| command);
+        terminal.wait("a hidden secret", |terminal| {
+            terminal.log.contains("Secret: ") && !terminal.is_usual()
+        });
+        terminal.press(typed);
+        assert_eq!(terminal.end(), Some(code), "{}", terminal.log);
+        assert!(terminal.is_usual() && !terminal.log.contains("correct\r"), "{}", terminal.log);
+    }
 }
 
 #[test]

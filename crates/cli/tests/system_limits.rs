@@ -263,6 +263,56 @@ fn a_tokenizer_that_panics_or_never_ends_is_an_error() {
     ]);
 }
 
+/// Messages that do not fit onto a disk, or whose reader has ended, are lost; the work is done.
+#[test]
+fn a_standard_error_that_takes_nothing_stops_nothing() {
+    let full = || std::fs::File::options().write(true).open("/dev/full").expect("a device");
+    let closed = || {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        writer
+    };
+    let bench = ["bench", "model", "--rounds", "1", "--prompt", "8", "--generate", "2", "--batch"];
+    let temp = tempfile::tempdir().expect("temp");
+    let lines = temp.path().join("lines.jsonl");
+    std::fs::write(
+        &lines,
+        json!({"custom_id": "a", "method": "POST", "url": "/v1/completions",
+        "body": {"prompt": "Once", "max_tokens": 2}})
+        .to_string(),
+    )
+    .expect("written");
+    let out = temp.path().join("out.jsonl");
+    for (i, args) in [
+        &["run", "Once", "-n", "2", "--seed", "1"][..],
+        &["list"],
+        &[&bench[..], &["1", "--context", "16", "--verify", "1", "--json"]].concat(),
+        &["batch", text(&lines), text(&out)],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for stderr in [Stdio::from(full()), Stdio::from(closed())] {
+            let output = command(args).stderr(stderr).output().expect("the binary starts");
+            assert_eq!(output.status.code(), Some(0), "{args:?}");
+            assert_eq!(output.stdout.is_empty(), i == 1 || i == 3, "{args:?}");
+        }
+    }
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = free.local_addr().expect("an address").port();
+    drop(free);
+    let mut server = command(&["serve", "--port", &port.to_string()]);
+    let mut server = server.stderr(closed()).spawn().expect("the binary starts");
+    let is_up = (0..600).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    let is_running = server.try_wait().expect("a state").is_none();
+    server.kill().expect("it ends");
+    server.wait().expect("it ends");
+    assert!(is_up && is_running);
+}
+
 /// Answers that do not fit onto the disk that standard output leads to.
 #[test]
 fn a_full_standard_output_is_a_failure() {

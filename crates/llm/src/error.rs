@@ -336,6 +336,17 @@ impl LlmError {
         }
     }
 
+    /// The same error of the form that `field` asks for: a form without a place of its own in the
+    /// request, such as a regular expression, has that of the field.
+    pub(crate) fn in_form_of(self, field: &str) -> Self {
+        match self {
+            Self::Form { path, why } if path.is_empty() => {
+                Self::Form { path: field.to_owned(), why }
+            }
+            error => error,
+        }
+    }
+
     /// The request parameter at fault, where there is one.
     pub fn param(&self) -> Option<&'static str> {
         match self {

@@ -467,7 +467,10 @@ impl Llm {
         let drafting = generation.speculation.drafting();
         let service = ServiceParams { drafting, ..self.namespaces.params(&generation.service) };
         let layout = if generation.compact_json { Layout::Compact } else { layout };
-        let compile = |form| self.forms.compile(form, layout, &stop_tokens, service.namespace);
+        let compile = |form| {
+            let rule = self.forms.compile(form, layout, &stop_tokens, service.namespace);
+            rule.map_err(|error| error.in_form_of(&generation.form_field))
+        };
         let constraint = generation.form.as_ref().map(compile).transpose()?;
         let constraint = match bound {
             Some(thought) => Some(thought.bound(constraint)),

@@ -67,6 +67,8 @@ pub struct Generation {
     /// The form that each answer has; `None` for free text. Tokens that the form forbids have no
     /// probability, and the answer ends where the form does.
     pub form: Option<Shape>,
+    /// Field or flag that asks for the form, which errors name; may be empty.
+    pub form_field: String,
     /// Whether JSON of the form has no white space; else it has what the model likes.
     pub compact_json: bool,
     /// Code of the caller that changes logits.
@@ -98,6 +100,7 @@ impl Default for Generation {
             speculation: Speculation::default(),
             prediction: None,
             form: None,
+            form_field: String::new(),
             compact_json: false,
             processors: Processors::default(),
             drawn_seed: None,

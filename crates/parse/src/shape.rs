@@ -88,7 +88,9 @@ impl<'a> Calling<'a> {
         demand: Demand<'_>,
         parallel: bool,
     ) -> Result<Self, ShapeError> {
-        let all = tools.iter().enumerate().map(|(tool_idx, tool)| Placed { tool, tool_idx });
+        let placed =
+            |(i, tool): (usize, &'a Tool)| Placed { tool, tool_idx: tool.place.unwrap_or(i) };
+        let all = tools.iter().enumerate().map(placed);
         let tools: Vec<Placed<'_>> = match demand {
             Demand::Named(name) => all.filter(|placed| placed.tool.name == name).collect(),
             Demand::Auto | Demand::Required => all.collect(),

@@ -13,12 +13,14 @@ pub struct Tool {
     pub parameters: Value,
     /// Whether the arguments must validate whatever the model says.
     pub strict: bool,
+    /// Its index in the `tools` of a request, which errors name; without it the index in the list.
+    pub place: Option<usize>,
 }
 
 impl Tool {
     /// A tool with a schema and without a description.
     pub fn new(name: impl Into<String>, parameters: Value) -> Self {
-        Self { name: name.into(), description: None, parameters, strict: false }
+        Self { name: name.into(), description: None, parameters, strict: false, place: None }
     }
 }
 

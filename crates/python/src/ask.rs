@@ -144,6 +144,8 @@ impl SamplingParams {
         generation.best_of = self.best_of;
         generation.speculation = Speculation::default();
         generation.prediction = self.prediction;
+        generation.form_field =
+            self.form.as_ref().map(|(kind, _)| kind.clone()).unwrap_or_default();
         generation.form = self.form.map(shape);
         for callback in self.logits_processors.into_iter().flatten() {
             processor::push(&mut generation.processors, callback, fault);

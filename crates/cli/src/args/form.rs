@@ -29,6 +29,18 @@ pub(crate) struct FormArgs {
 }
 
 impl FormArgs {
+    /// The flag that asks for a form; empty where none does.
+    pub(crate) fn flag(&self) -> &'static str {
+        let Self { json_schema, regex, choice, grammar } = self;
+        let flags = [
+            (json_schema.is_some(), "--json-schema"),
+            (regex.is_some(), "--regex"),
+            (!choice.is_empty(), "--choice"),
+            (grammar.is_some(), "--grammar"),
+        ];
+        flags.into_iter().find(|(is_given, _)| *is_given).map_or("", |(_, flag)| flag)
+    }
+
     /// The form, if one is asked for.
     ///
     /// # Errors
@@ -167,7 +179,7 @@ fn tool_of(value: Value) -> std::result::Result<Tool, String> {
         Some(schema @ Value::Object(_)) => schema,
         Some(_) => return Err("`parameters` is no JSON schema".to_owned()),
     };
-    Ok(Tool { name, description, parameters, strict: true })
+    Ok(Tool { name, description, parameters, strict: true, place: None })
 }
 
 #[cfg(test)]

@@ -52,12 +52,12 @@ struct Session<'a> {
 
 /// Runs the command.
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
-    let started = Instant::now();
     // Flags that can be refused without a model are refused before one is loaded.
     args.sampling.check()?;
     check_ends(args)?;
     let (form, options) = (args.form.shape()?, args.tools.options()?);
     let prompt = Prompt::gather(args.prompt.as_deref(), args.tokens())?;
+    let started = Instant::now();
     let is_interactive = prompt == Prompt::Interactive;
     args.beams.check(&args.sampling, &args.ends, is_interactive)?;
     if is_interactive && args.json {
@@ -91,7 +91,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
             "note: the text is continued as it stands, and the chat template changes nothing"
         );
     }
-    let generation = Generation { form, ..generation(args, &llm, mode)? };
+    let form_field = args.form.flag().to_owned();
+    let generation = Generation { form, form_field, ..generation(args, &llm, mode)? };
     let (look, load) = (Look::of_stdout(args.color), started.elapsed());
     let session =
         Session { args, machine, llm, mode, is_embedded, generation, options, look, load };

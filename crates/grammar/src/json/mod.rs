@@ -54,8 +54,61 @@ pub(crate) fn compile(
 ) -> Result<String, GrammarError> {
     let document = serde_json::from_str(schema)
         .map_err(|error| GrammarError::new(path, format!("is not JSON: {error}")))?;
+    if let Some(number) = rounded_number(schema) {
+        let why = format!("the whole number {number} has more than 64 bits and would be rounded");
+        return Err(GrammarError::new(path, why));
+    }
     let raws = read::read(&document, path, limits)?;
     let nodes = solve::solve(raws, limits)?;
     let alive = live::check(&nodes)?;
     emit::emit(&nodes, &alive, layout, book)
+}
+
+/// A whole number in a text of JSON that its reader rounds, because it has more than 64 bits.
+fn rounded_number(text: &str) -> Option<&str> {
+    let mut rest = text;
+    while let Some(at) = rest.find(|c: char| c == '"' || c == '-' || c.is_ascii_digit()) {
+        rest = &rest[at..];
+        if let Some(string) = rest.strip_prefix('"') {
+            let mut is_escaped = false;
+            let end = string.find(|c| {
+                let is_end = c == '"' && !is_escaped;
+                is_escaped = c == '\\' && !is_escaped;
+                is_end
+            })?;
+            rest = &string[end + 1..];
+            continue;
+        }
+        let is_part = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
+        let end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
+        let number = &rest[..end];
+        let is_whole = !number.contains(['.', 'e', 'E']);
+        if is_whole && number.parse::<u64>().is_err() && number.parse::<i64>().is_err() {
+            return Some(number);
+        }
+        rest = &rest[end..];
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_numbers_that_would_be_rounded_are_found() {
+        for kept in [
+            r#"{"maximum": 18446744073709551615, "minimum": -9223372036854775808}"#,
+            r#"{"const": "99999999999999999999", "title": "\"99999999999999999999\\"}"#,
+            r#"{"maximum": 1e300, "multipleOf": 0.10000000000000000001, "a": [-0]}"#,
+        ] {
+            assert_eq!(rounded_number(kept), None, "{kept}");
+        }
+        let first = r#"{"title": "9", "enum": [1, -99999999999999999999]}"#;
+        assert_eq!(rounded_number(first), Some("-99999999999999999999"));
+        assert_eq!(rounded_number("18446744073709551616"), Some("18446744073709551616"));
+        let error =
+            compile(first, "a.b", Layout::default(), &Limits::default(), &mut Book::default());
+        assert_eq!(error.expect_err("rounded").path, "a.b");
+    }
 }

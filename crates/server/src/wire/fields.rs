@@ -74,36 +74,49 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn usize(&mut self, name: &str) -> Result<Option<usize>, ApiError> {
-        self.typed(name, "a whole number that is not negative", Expected::Whole(0, u64::MAX))
+        self.whole(name, "a whole number from 0 to 18446744073709551615", (0, u64::MAX))
     }
 
     pub(crate) fn u32(&mut self, name: &str) -> Result<Option<u32>, ApiError> {
-        let range = Expected::Whole(0, u32::MAX.into());
-        self.typed(name, "a whole number from 0 to 4294967295", range)
+        self.whole(name, "a whole number from 0 to 4294967295", (0, u32::MAX.into()))
     }
 
     pub(crate) fn i64(&mut self, name: &str) -> Result<Option<i64>, ApiError> {
-        self.typed(name, "a whole number", Expected::Whole(i64::MIN, i64::MAX.cast_unsigned()))
+        const EXPECTED: &str = "a whole number of 64 bits with a sign";
+        self.whole(name, EXPECTED, (i64::MIN, i64::MAX.cast_unsigned()))
     }
 
     pub(crate) fn i32(&mut self, name: &str) -> Result<Option<i32>, ApiError> {
-        let range = Expected::Whole(i32::MIN.into(), i32::MAX.cast_unsigned().into());
-        self.typed(name, "a whole number from -2147483648 to 2147483647", range)
+        const EXPECTED: &str = "a whole number from -2147483648 to 2147483647";
+        self.whole(name, EXPECTED, (i32::MIN.into(), i32::MAX.cast_unsigned().into()))
     }
 
     /// A whole number of 64 bits, with or without sign.
     pub(crate) fn bits64(&mut self, name: &str) -> Result<Option<u64>, ApiError> {
-        let range = Expected::Whole(i64::MIN, u64::MAX);
-        let Some(raw) = self.expect(name, range) else { return Ok(None) };
-        let signed = || raw.get().parse::<i64>().map(i64::cast_unsigned);
-        match raw.get().parse().or_else(|_| signed()) {
-            Ok(bits) => Ok(Some(bits)),
-            Err(_) => Err(json::wrong(&self.path(name), "a whole number of 64 bits", raw.get())),
+        let number: Option<i128> =
+            self.whole(name, "a whole number of 64 bits", (i64::MIN, u64::MAX))?;
+        Ok(number.map(|number| number as u64))
+    }
+
+    /// A whole number from `least` to `most`, which lie within `T`; it may be written with a point or
+    /// an exponent, as `8.0`.
+    fn whole<T: TryFrom<i128>>(
+        &mut self,
+        name: &str,
+        expected: &str,
+        (least, most): (i64, u64),
+    ) -> Result<Option<T>, ApiError> {
+        let Some(raw) = self.expect(name, Expected::Whole(least, most)) else { return Ok(None) };
+        let number = whole_number(raw.get()).filter(|n| (least.into()..=most.into()).contains(n));
+        match number.and_then(|number| T::try_from(number).ok()) {
+            Some(number) => Ok(Some(number)),
+            None => Err(json::wrong(&self.path(name), expected, raw.get())),
         }
     }
 
     pub(crate) fn string(&mut self, name: &str) -> Result<Option<String>, ApiError> {
-        self.typed(name, "a string", Expected::String)
+        let Some(raw) = self.expect(name, Expected::String) else { return Ok(None) };
+        json::string(&self.path(name), raw).map(Some)
     }
 
     /// The elements of an array of at most `most`; `read` gets the path of each.
@@ -148,6 +161,13 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// A number of JSON that has no fraction; beyond 2⁵³ only without point and exponent.
+fn whole_number(text: &str) -> Option<i128> {
+    const EXACT: f64 = (1_u64 << 53) as f64;
+    let of_float = |x: f64| (x.fract() == 0.0 && x.abs() <= EXACT).then_some(x as i128);
+    text.parse().ok().or_else(|| text.parse().ok().and_then(of_float))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,11 +199,41 @@ mod tests {
 
     #[test]
     fn seeds_may_be_negative() {
-        let text = format!(r#"{{"a": -1, "b": {}, "c": "7", "d": 1e3}}"#, u64::MAX);
+        let text = format!(r#"{{"a": -1, "b": {}, "c": "7", "d": 1.5}}"#, u64::MAX);
         let mut fields = fields(&text);
         assert_eq!(fields.bits64("a").expect("signed"), Some(u64::MAX));
         assert_eq!(fields.bits64("b").expect("unsigned"), Some(u64::MAX));
         assert!(fields.bits64("c").is_err() && fields.bits64("d").is_err());
+    }
+
+    #[test]
+    fn whole_numbers_have_a_range_and_may_have_a_point() {
+        for (text, expected) in [
+            ("8", Some(8)),
+            ("8.0", Some(8)),
+            ("-0.0", Some(0)),
+            ("1e3", Some(1000)),
+            ("4294967295", Some(u32::MAX)),
+            ("4294967296", None),
+            ("-1", None),
+            ("8.5", None),
+            ("1e300", None),
+            ("99999999999999999999999999999999999999999", None),
+            ("\"8\"", None),
+            ("[8]", None),
+        ] {
+            let body = format!("{{\"a\": {text}}}");
+            assert_eq!(fields(&body).u32("a").ok().flatten(), expected, "{text}");
+        }
+        let ends = [i64::MIN, i64::MAX];
+        for end in ends {
+            assert_eq!(fields(&format!("{{\"a\": {end}}}")).i64("a").expect("an end"), Some(end));
+        }
+        for beyond in ["-9223372036854775809", "18446744073709551616"] {
+            let body = format!("{{\"a\": {beyond}}}");
+            assert!(fields(&body).i64("a").is_err() && fields(&body).bits64("a").is_err());
+            assert!(fields(&body).usize("a").is_err());
+        }
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl GenerationFields {
                 let message = format!("`{name}` and another field both ask for a form");
                 return Err(ApiError::param(name, message));
             }
-            self.form.shape = form;
+            (self.form.shape, self.form.field) = (form, name.to_owned());
         }
         Ok(())
     }
@@ -132,6 +132,7 @@ pub(crate) fn generation(
     generation.speculation = sent.speculation;
     sent.beams.over(&mut generation)?;
     (generation.form, generation.compact_json) = (sent.form.shape, sent.form.is_compact);
+    generation.form_field = sent.form.field;
     generation.validate().map_err(|error| ApiError::param(error.param, error.to_string()))?;
     if sent.cache_prompt == Some(false) {
         // No other request has this salt, so nothing that is cached fits the prompt.

@@ -72,7 +72,12 @@ pub(crate) fn typed<T: DeserializeOwned>(
 
 /// A string.
 pub(crate) fn string(path: &str, raw: &RawValue) -> Result<String, ApiError> {
-    typed(path, "a string", raw)
+    // The syntax of a body is right: what is wrong in a string are escapes.
+    let expected = match Kind::of(raw) {
+        Kind::String => "a string in which surrogates (`\\ud800` to `\\udfff`) come in pairs",
+        _ => "a string",
+    };
+    typed(path, expected, raw)
 }
 
 /// Names and texts of the fields of an object, in order; `path` names it.
@@ -172,8 +177,8 @@ const FREE: Extent = Extent {
     fields: limits::FIELDS,
 };
 
-/// Checks that a value of any shape is at most of this size, gives no name twice, and has no string
-/// that is none, such as half of a surrogate pair.
+/// Checks that a value of any shape is at most of this size, gives no name twice, has no string that is
+/// none, such as half of a surrogate pair, and no whole number that a [`Value`] would round.
 pub(crate) fn free_within(path: &str, raw: &RawValue, most: Extent) -> Result<(), ApiError> {
     if raw.get().len() > most.bytes {
         return Err(refused(path, &format!("more than {} bytes", most.bytes)));
@@ -195,8 +200,21 @@ fn check_shape(path: &str, raw: &RawValue, depth: usize, most: Extent) -> Result
             check_shape(&format!("{path}[{i}]"), element, depth + 1, most)
         }),
         Kind::String => string(path, raw).map(drop),
-        _ => Ok(()),
+        Kind::Number if !is_kept(raw.get()) => Err(wrong(
+            path,
+            "a whole number of 64 bits, or text, which keeps all digits",
+            raw.get(),
+        )),
+        Kind::Number | Kind::Word => Ok(()),
     }
+}
+
+/// Whether a number keeps its digits in a [`Value`]; one with a point or an exponent may be rounded as
+/// every reader of JSON does.
+fn is_kept(number: &str) -> bool {
+    number.contains(['.', 'e', 'E'])
+        || number.parse::<u64>().is_ok()
+        || number.parse::<i64>().is_ok()
 }
 
 /// The full name of a field.
@@ -343,7 +361,23 @@ mod tests {
         assert!(free("m", raw(half)).is_err());
         let error = free_within("m", raw(&format!("[{half}]")), FREE).expect_err("half");
         assert_eq!(error.body.param.as_deref(), Some("m[0].a"));
+        assert!(error.body.message.contains("in pairs"), "{}", error.body.message);
         assert!(object("m", raw(r#"{"\ud800":1}"#), 9).is_err());
+    }
+
+    #[test]
+    fn whole_numbers_are_never_rounded() {
+        for kept in
+            ["18446744073709551615", "-9223372036854775808", "-0", "1e300", "0.1234567890123456789"]
+        {
+            free("m", raw(kept)).expect(kept);
+        }
+        for rounded in ["18446744073709551616", "-9223372036854775809", "100000000000000000000000"]
+        {
+            let error = free("m", raw(&format!("[{{\"a\":{rounded}}}]"))).expect_err(rounded);
+            assert_eq!(error.body.param.as_deref(), Some("m[0].a"));
+            assert!(error.body.message.contains(rounded), "{}", error.body.message);
+        }
     }
 
     #[test]

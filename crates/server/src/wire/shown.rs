@@ -45,9 +45,14 @@ impl Shown {
     /// The text of a token in log probabilities.
     pub(crate) fn name(self, id: TokenId, bytes: &[u8]) -> String {
         match self.tokens_as_ids {
-            true => format!("token_id:{id}"),
+            true => Self::name_by_id(id),
             false => token_text(bytes),
         }
+    }
+
+    /// The id of a token as its text in log probabilities.
+    pub(crate) fn name_by_id(id: TokenId) -> String {
+        format!("token_id:{id}")
     }
 
     /// The ids of tokens, if they are asked for.

@@ -31,8 +31,9 @@ impl Tools {
     /// not there.
     pub(crate) fn read(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
         let mut names = HashSet::new();
+        let mut place = 0..;
         let tools = fields.list("tools", limits::TOOLS, |path, raw| {
-            let tool = tool(path, raw)?;
+            let tool = Tool { place: place.next(), ..tool(path, raw)? };
             distinct(&mut names, &format!("{path}.function.name"), &tool.name)?;
             Ok(tool)
         })?;
@@ -61,7 +62,7 @@ fn tool(path: &str, raw: &RawValue) -> Result<Tool, ApiError> {
     let strict = fields.bool("strict")?.unwrap_or(false);
     let parameters = schema(&mut fields, "parameters")?;
     fields.finish()?;
-    Ok(Tool { name, description, parameters, strict })
+    Ok(Tool { name, description, parameters, strict, place: None })
 }
 
 /// Reads `tool_choice`; a choice among some tools removes the other ones.
@@ -192,6 +193,7 @@ mod tests {
             "allowed_tools": {"mode": "required", "tools": [function("b")]}}))
         .expect("valid");
         assert_eq!((some.tools.len(), some.tools[0].name.as_str()), (1, "b"));
+        assert_eq!(some.tools[0].place, Some(1), "errors name its place in the request");
         assert_eq!(some.choice, ToolChoice::Required);
         assert!(read(json!({"tools": [], "tool_choice": "auto"})).expect("valid").tools.is_empty());
     }

@@ -1,6 +1,6 @@
 //! From events of the library to JSON for clients.
 
-use pelton_base::Usage;
+use pelton_base::{TokenId, Usage};
 use pelton_llm::{BestOf, Event, EventToken, PromptToken};
 use serde_json::{Map, Value};
 
@@ -125,18 +125,27 @@ impl Pieces {
         }
         let own = token.logprob.as_ref().map(|logprob| finite(logprob.logprob).into());
         let top = token.logprob.as_ref().map(|logprob| {
-            let mut top = Map::new();
-            top.insert(text.clone(), Value::from(finite(logprob.logprob)));
-            for entry in logprob.top.iter().take(n_top) {
-                // Tokens that are parts of characters may look alike; the likeliest of them stays.
-                top.entry(name(entry.id, &entry.bytes)).or_insert(finite(entry.logprob).into());
-            }
-            top
+            let others = logprob.top.iter().take(n_top).filter(|other| other.id != token.id);
+            let others =
+                others.map(|other| (other.id, name(other.id, &other.bytes), other.logprob));
+            by_name([(token.id, text.clone(), logprob.logprob)].into_iter().chain(others))
         });
         out.tokens.push(text);
         out.token_logprobs.push(own);
         out.top_logprobs.push(top);
     }
+}
+
+/// Log probabilities by the names of tokens. Tokens that are parts of characters may look alike: one
+/// that looks like one before it has its id as name.
+fn by_name(tokens: impl Iterator<Item = (TokenId, String, f32)>) -> Map<String, Value> {
+    let mut map = Map::new();
+    for (id, name, logprob) in tokens {
+        let is_taken = map.contains_key(&name);
+        let name = if is_taken { Shown::name_by_id(id) } else { name };
+        map.insert(name, finite(logprob).into());
+    }
+    map
 }
 
 /// A place in the text of a choice, between two tokens.
@@ -310,6 +319,15 @@ impl StreamState for ChunkMaker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_that_look_alike_are_all_there() {
+        let tokens = [(7, "a", -1.0), (200, "\u{fffd}", -2.0), (201, "\u{fffd}", -3.0)];
+        let map =
+            by_name(tokens.map(|(id, name, x)| (TokenId(id), name.to_owned(), x)).into_iter());
+        let expected = serde_json::json!({"a": -1.0, "\u{fffd}": -2.0, "token_id:201": -3.0});
+        assert_eq!(Value::Object(map), expected);
+    }
 
     #[test]
     fn offsets_count_whole_characters_and_those_that_stand_for_bytes() {

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::envelope::Failure;
 use crate::error::ApiError;
-use crate::routes::conversation::{Part, Parts, Step};
+use crate::routes::conversation::{Part, Parts, Step, renamed};
 use crate::wire::{Chunks, Head, StreamState, finish_reason};
 
 /// Beginning of the ids of calls.
@@ -17,28 +17,14 @@ const CALL_PREFIX: &str = "toolu_";
 /// Signature of every thought: thoughts are not signed, and clients expect a text.
 const SIGNATURE: &str = "unsigned";
 
-/// Names of the library, and of this dialect for the same things.
-const RENAMED: &[(&str, &str)] = &[
-    ("prompt", "messages"),
-    ("stop", "stop_sequences"),
-    ("thinking_budget", "thinking.budget_tokens"),
-];
-
 /// An error with the names of this dialect.
-pub(crate) fn error(error: LlmError) -> ApiError {
-    let mut error = ApiError::from(error);
-    let Some(param) = &mut error.body.param else { return error };
-    let of_tool = param.starts_with("tools[");
-    let renamed = RENAMED.iter().find(|(ours, _)| ours == param).map(|(_, name)| *name);
-    let new = match renamed {
-        Some(name) => name.to_owned(),
-        None if of_tool => param.replacen(".function.parameters", ".input_schema", 1),
-        None => return error,
-    };
-    // Elsewhere in a sentence the same word is no name of a field.
-    error.body.message = error.body.message.replace(&format!("`{param}`"), &format!("`{new}`"));
-    *param = new;
-    error
+pub(crate) fn error(failed: LlmError) -> ApiError {
+    const RENAMED: &[(&str, &str)] = &[
+        ("prompt", "messages"),
+        ("stop", "stop_sequences"),
+        ("thinking_budget", "thinking.budget_tokens"),
+    ];
+    renamed(failed.into(), RENAMED, ".input_schema")
 }
 
 /// Tokens as Anthropic's clients count them: those that were found in the cache are not among those

@@ -85,5 +85,5 @@ fn tool(path: &str, raw: &RawValue) -> Result<Tool, ApiError> {
     }
     let parameters = schema(&mut fields, "input_schema")?;
     fields.finish()?;
-    Ok(Tool { name, description, parameters, strict })
+    Ok(Tool { name, description, parameters, strict, place: None })
 }

@@ -32,9 +32,14 @@ pub(crate) struct PageQuery {
 }
 
 /// The parameters of a query, without those that say which fields to include: there are none to
-/// add, and padding (`include_obfuscation`) is never sent.
+/// add, and no padding to leave out.
 fn pairs(query: &Parameters) -> impl Iterator<Item = (&str, &str)> {
-    query.iter().filter(|(name, _)| !name.starts_with("include"))
+    const NOTHING: &[(&str, Option<&str>)] =
+        &[("include", None), ("include[]", None), ("include_obfuscation", Some("false"))];
+    let asks = |(name, value): &(&str, &str)| {
+        !NOTHING.iter().any(|(known, only)| name == known && only.is_none_or(|only| only == *value))
+    };
+    query.iter().filter(asks)
 }
 
 fn wrong(name: &str, expected: &str, got: &str) -> ApiError {
@@ -158,6 +163,8 @@ mod tests {
         let stream_from = |query| Parameters::parse(query).and_then(|query| stream_from(&query));
         assert_eq!(stream_from(""), Ok(None));
         assert_eq!(stream_from("stream=true&include_obfuscation=false"), Ok(Some(0)));
+        assert!(stream_from("stream=true&include_obfuscation=true").is_err());
+        assert!(stream_from("includefoo=1").is_err());
         assert_eq!(stream_from("stream=true&starting_after=4"), Ok(Some(5)));
         for query in ["stream=1", "starting_after=1", "stream=true&starting_after=x", "y"] {
             assert!(stream_from(query).is_err(), "{query}");

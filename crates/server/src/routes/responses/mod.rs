@@ -38,6 +38,7 @@ use crate::answering::Answering;
 use crate::error::ApiError;
 use crate::models::{Model, Traits};
 use crate::outcome::About;
+use crate::routes::conversation::renamed;
 use crate::state::{AppState, Running};
 use crate::wire::{Body, Chunks, Head, Id, Ignored, Parameters, StreamOptions, StreamState, sse};
 
@@ -50,14 +51,11 @@ use types::{Conversation, ResponsesBody};
 pub use store::ResponsesConfig;
 pub(crate) use store::Store;
 
-/// A request, and the places of its tools.
-type Again = (ChatRequest, Vec<usize>);
-
 /// A request that is accepted: its tokens are on their way.
 struct Accepted {
     generating: Generating,
     /// The request, to run it again if its engine is given up.
-    again: Option<Again>,
+    again: Option<ChatRequest>,
     model: Model,
     echo: Echo,
     /// Where the response goes, if it is stored.
@@ -137,10 +135,10 @@ fn accept(
     let (mut conversation, generation, echo) = body.split(defaults, is_stored)?;
     let options = conversation.options(&llm.thoughts());
     let messages = keep::messages(&conversation, &history);
-    let Conversation { input, ignored, tools, .. } = conversation;
-    let asked = (ChatRequest { messages, generation, options }, tools.places);
-    let again = app.again(&asked);
-    let generating = ask(llm, asked)?;
+    let Conversation { input, ignored, .. } = conversation;
+    let request = ChatRequest { messages, generation, options };
+    let again = app.again(&request);
+    let generating = ask(llm, request)?;
     let keep = is_stored.then(|| Keep {
         store: Arc::clone(store),
         tenant: caller.tenant,
@@ -161,8 +159,8 @@ fn accept(
     })
 }
 
-fn ask(llm: &Llm, (request, places): Again) -> Result<Generating, ApiError> {
-    llm.chat(request).map_err(|failed| error(failed, &places))
+fn ask(llm: &Llm, request: ChatRequest) -> Result<Generating, ApiError> {
+    llm.chat(request).map_err(error)
 }
 
 async fn answer(
@@ -208,24 +206,11 @@ fn json(text: String) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-/// An error with the names of this dialect; `places` are those of the tools in the request.
-fn error(failed: LlmError, places: &[usize]) -> ApiError {
-    let mut error = ApiError::from(failed);
-    let Some(param) = &mut error.body.param else { return error };
-    let of_tool = param.strip_prefix("tools[").and_then(|rest| rest.split_once(']'));
-    let new = match (param.as_str(), of_tool) {
-        ("prompt", _) => "input".to_owned(),
-        ("max_tokens", _) => "max_output_tokens".to_owned(),
-        (_, Some((number, rest))) => {
-            let place = number.parse().ok().and_then(|i: usize| places.get(i).copied());
-            let rest = rest.replacen(".function.parameters", ".parameters", 1);
-            format!("tools[{}]{rest}", place.unwrap_or_default())
-        }
-        _ => return error,
-    };
-    error.body.message = error.body.message.replace(param.as_str(), &new);
-    *param = new;
-    error
+/// An error with the names of this dialect.
+fn error(failed: LlmError) -> ApiError {
+    const RENAMED: &[(&str, &str)] =
+        &[("prompt", "input"), ("messages", "input"), ("max_tokens", "max_output_tokens")];
+    renamed(failed.into(), RENAMED, ".parameters")
 }
 
 /// A response that is sent while it grows.
@@ -361,8 +346,7 @@ pub(crate) async fn input_tokens(
         let llm = model.llm()?;
         let options = conversation.options(&llm.thoughts());
         let messages = keep::messages(&conversation, &history);
-        let count = llm.count_chat(&messages, &options);
-        let input_tokens = count.map_err(|failed| error(failed, &conversation.tools.places))?;
+        let input_tokens = llm.count_chat(&messages, &options).map_err(error)?;
         Ok((Count { object: "response.input_tokens", input_tokens }, conversation.ignored))
     })
     .await?;

@@ -24,8 +24,6 @@ const UNHONOURED: &[(&str, Accept)] = &[
 #[derive(Debug)]
 pub(crate) struct Tools {
     pub(crate) tools: Vec<Tool>,
-    /// Places of these tools in the request, where others stand between them.
-    pub(crate) places: Vec<usize>,
     /// The same tools as they were sent.
     pub(crate) sent: Vec<Box<RawValue>>,
     pub(crate) choice: ToolChoice,
@@ -45,23 +43,21 @@ impl Tools {
         let auto = RawValue::from_string("\"auto\"".to_owned());
         let mut all = Self {
             tools: Vec::new(),
-            places: Vec::new(),
             sent: Vec::new(),
             choice: ToolChoice::Auto,
             sent_choice: auto.expect("invariant: a string is JSON"),
         };
-        let (mut names, mut place) = (HashSet::new(), 0);
+        let (mut names, mut place) = (HashSet::new(), 0..);
         fields.list("tools", limits::TOOLS, |path, raw| {
+            let place = place.next();
             match tool(path, raw)? {
                 Some(tool) => {
                     distinct(&mut names, &format!("{path}.name"), &tool.name)?;
-                    all.tools.push(tool);
-                    all.places.push(place);
+                    all.tools.push(Tool { place, ..tool });
                     all.sent.push(raw.to_owned());
                 }
                 None => ignored.add(path),
             }
-            place += 1;
             Ok(())
         })?;
         if let Some(raw) = fields.take("tool_choice") {
@@ -108,10 +104,6 @@ impl Tools {
                 })?;
                 let names = names.ok_or_else(|| missing(&fields.path("tools")))?;
                 fields.finish()?;
-                let kept: Vec<bool> =
-                    self.tools.iter().map(|tool| names.contains(&tool.name)).collect();
-                let mut kept_places = kept.iter();
-                self.places.retain(|_| kept_places.next() == Some(&true));
                 self.tools.retain(|tool| names.contains(&tool.name));
                 Ok(choice)
             }
@@ -146,5 +138,5 @@ fn tool(path: &str, raw: &RawValue) -> Result<Option<Tool>, ApiError> {
     let parameters = schema(&mut fields, "parameters")?;
     check_unhonoured(&mut fields, UNHONOURED)?;
     fields.finish()?;
-    Ok(Some(Tool { name, description, parameters, strict }))
+    Ok(Some(Tool { name, description, parameters, strict, place: None }))
 }

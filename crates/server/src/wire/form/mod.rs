@@ -27,6 +27,8 @@ pub(crate) struct Form {
     pub(crate) shape: Option<Shape>,
     /// Whether JSON has no white space.
     pub(crate) is_compact: bool,
+    /// Field that asks for the form.
+    pub(crate) field: String,
 }
 
 /// Reads the form of the answers.
@@ -46,15 +48,16 @@ pub(crate) fn form(fields: &mut Fields<'_>) -> Result<Form, ApiError> {
         Ok(())
     };
     add("response_format", response_format(fields)?)?;
-    let Form { shape, is_compact } = structured_outputs(fields)?;
-    add("structured_outputs", shape)?;
+    let Form { shape, is_compact, field } = structured_outputs(fields)?;
+    add(&field, shape)?;
     add("structural_tag", take(fields, "structural_tag", structural_tag)?)?;
     for (name, read) in GUIDED {
         add(name, take(fields, name, *read)?)?;
     }
     // The kind of library changes no token here: there is one.
     fields.string("guided_decoding_backend")?;
-    Ok(Form { shape: found.map(|(_, shape)| shape), is_compact })
+    let (field, shape) = found.unzip();
+    Ok(Form { shape, is_compact, field: field.unwrap_or_default() })
 }
 
 /// A reader of a form; the path names its value.
@@ -125,7 +128,7 @@ fn structured_outputs(fields: &mut Fields<'_>) -> Result<Form, ApiError> {
     let name = "structured_outputs";
     let Some(raw) = fields.take(name) else { return Ok(Form::default()) };
     let mut inner = Fields::nested(name, raw)?;
-    let mut shapes = Vec::new();
+    let mut found = Vec::new();
     let readers: [(&str, Read); 5] = [
         ("json", json),
         ("regex", regex),
@@ -134,10 +137,11 @@ fn structured_outputs(fields: &mut Fields<'_>) -> Result<Form, ApiError> {
         ("structural_tag", structural_tag),
     ];
     for (name, read) in readers {
-        shapes.extend(take(&mut inner, name, read)?);
+        let shape = take(&mut inner, name, read)?;
+        found.extend(shape.map(|shape| (inner.path(name), shape)));
     }
     if inner.bool("json_object")?.unwrap_or(false) {
-        shapes.push(Shape::any_object());
+        found.push((inner.path("json_object"), Shape::any_object()));
     }
     let is_compact = inner.bool("disable_any_whitespace")?.unwrap_or(false);
     for name in ["disable_additional_properties", "disable_fallback"] {
@@ -151,10 +155,11 @@ fn structured_outputs(fields: &mut Fields<'_>) -> Result<Form, ApiError> {
         }
     }
     inner.finish()?;
-    match shapes.len() {
-        0 | 1 => Ok(Form { shape: shapes.pop(), is_compact }),
-        _ => Err(ApiError::param(name, format!("`{name}` must have one form, got several"))),
+    if found.len() > 1 {
+        return Err(ApiError::param(name, format!("`{name}` must have one form, got several")));
     }
+    let (field, shape) = found.pop().unzip();
+    Ok(Form { shape, is_compact, field: field.unwrap_or_default() })
 }
 
 /// A JSON schema, as an object or as its text; `true` allows every value.
@@ -194,9 +199,10 @@ fn choice(path: &str, raw: &RawValue) -> Result<Option<Shape>, ApiError> {
 /// A grammar in GBNF, whose rules are written `name ::= ...`, or in Lark.
 fn grammar(path: &str, raw: &RawValue) -> Result<Option<Shape>, ApiError> {
     let text = limited(path, string(path, raw)?)?;
-    // An empty grammar is llama.cpp's default, which asks for nothing.
     Ok(match text.trim() {
-        "" => None,
+        // llama.cpp's default, which asks for nothing.
+        "" if path == "grammar" => None,
+        "" => return Err(wrong(path, "a grammar in GBNF or Lark", "\"\"")),
         grammar if grammar.contains("::=") => Some(Shape::Gbnf(text)),
         _ => Some(Shape::Lark(text)),
     })
@@ -354,6 +360,8 @@ mod tests {
             ("guided_choice[1]", json!({"guided_choice": ["a", 1]})),
             ("guided_regex", json!({"guided_regex": ["a"]})),
             ("grammar", json!({"grammar": "a".repeat(limits::GRAMMAR_BYTES + 1)})),
+            ("guided_grammar", json!({"guided_grammar": ""})),
+            ("structured_outputs.grammar", json!({"structured_outputs": {"grammar": " "}})),
             (
                 "json_schema",
                 json!({"json_schema": own, "response_format": {"type": "json_object"}}),
