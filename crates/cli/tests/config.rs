@@ -44,14 +44,9 @@ fn what_check_config_prints_is_a_file_that_says_the_same() {
         outcome.stdout
     };
     let once = printed(None);
-    // Digests cannot be turned back into keys, so only their number is printed.
-    let file: String = once
-        .lines()
-        .filter(|line| !line.contains("n_api_keys"))
-        .fold(String::new(), |text, line| text + line + "\n");
     let folder = tempfile::tempdir().expect("temp");
     let path = folder.path().join("serve.yaml");
-    std::fs::write(&path, file).expect("written");
+    std::fs::write(&path, &once).expect("written");
     assert_eq!(printed(path.to_str()), once);
 }
 

@@ -29,13 +29,22 @@ pub(crate) fn layers(files: &ModelFiles, options: &Options) -> Result<Vec<LayerS
     let layers: Vec<LayerShape> = (0..n_layers)
         .map(|layer| layer_shape(files, layer))
         .collect::<std::result::Result<_, _>>()?;
-    let (mut n_own, mut n_read) = (0, 0);
-    for matrix in layers.iter().flat_map(|layer| &layer.matrices) {
-        if options.keeps(&matrix.module) {
-            continue;
-        }
-        n_own += 1;
-        n_read += usize::from(matrix.reads.is_some());
+    let own = || {
+        let all = layers.iter().flat_map(|layer| &layer.matrices);
+        all.filter(|matrix| !options.keeps(&matrix.module))
+    };
+    if own().next().is_none() {
+        let kept = options.keep.join("`, `");
+        return Err(QuantizeError::Option(format!(
+            "`--keep` leaves no matrix to quantize: `{kept}`"
+        )));
+    }
+    if options.method.needs_calibration() && own().all(|matrix| matrix.reads.is_none()) {
+        let why = "all matrices are of token shifts, whose inputs are not gathered: expected \
+                   `--method rtn`";
+        return Err(refuse(why.to_owned()));
+    }
+    for matrix in own() {
         check(files, matrix, options).map_err(|error| match error {
             Refused::Source(why) => refuse(why),
             Refused::Shape(expected) => QuantizeError::Shape {
@@ -44,17 +53,6 @@ pub(crate) fn layers(files: &ModelFiles, options: &Options) -> Result<Vec<LayerS
                 expected,
             },
         })?;
-    }
-    if n_own == 0 {
-        let kept = options.keep.join("`, `");
-        return Err(QuantizeError::Option(format!(
-            "`--keep` leaves no matrix to quantize: `{kept}`"
-        )));
-    }
-    if options.method.needs_calibration() && n_read == 0 {
-        let why = "all matrices are of token shifts, whose inputs are not gathered: expected \
-                   `--method rtn`";
-        return Err(refuse(why.to_owned()));
     }
     for name in &options.keep {
         let mut modules = layers.iter().flat_map(|layer| &layer.matrices);
@@ -67,6 +65,20 @@ pub(crate) fn layers(files: &ModelFiles, options: &Options) -> Result<Vec<LayerS
         }
     }
     Ok(layers)
+}
+
+/// The end of a module's name that says which matrix it is: not a number alone, which layers have, too.
+fn own_name(module: &str) -> &str {
+    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    let mut start = module.len();
+    for part in module.rsplit('.') {
+        start -= part.len();
+        if !is_number(part) {
+            break;
+        }
+        start = start.saturating_sub(1);
+    }
+    &module[start..]
 }
 
 enum Refused {
@@ -96,15 +108,15 @@ fn check(
     // Blocks of 128 by 128 may be cut off, and those of NF4 go on in the next row.
     let is_cut = matches!(method, Method::Fp8 | Method::Nf4);
     if !is_cut && !k.is_multiple_of(group) {
-        let last = module.rsplit('.').next().unwrap_or(module);
         let fits = 1 << k.trailing_zeros();
         let other = match method {
             Method::Mxfp4 | Method::Nvfp4 => String::new(),
             _ => format!("`--group {}` divides them, and ", group.min(fits)),
         };
         return Err(Refused::Shape(format!(
-            "expected groups that divide its {k} inputs, got {group}: {other}`--keep {last}` leaves \
-             it as it is"
+            "expected groups that divide its {k} inputs, got {group}: {other}`--keep {}` leaves \
+             it as it is",
+            own_name(module)
         )));
     }
     if method == Method::Aqlm && !k.is_multiple_of(aqlm::DIM) {

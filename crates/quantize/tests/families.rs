@@ -143,6 +143,21 @@ fn groups_that_do_not_fit_are_refused_with_flags_that_do() {
     options.keep = vec!["dt_proj".to_owned()];
     write(&mut files, &options, None, &out).expect("fits");
 
+    // A number alone is a layer, too; without activations no group helps.
+    let (_, mut shifts, _) = family(folder.path(), "rwkv7");
+    let mut options = Options::new(Method::Rtn);
+    options.grid.group = Group::Inputs(32);
+    let mut refused = |options: &Options| {
+        write(&mut shifts, options, None, &folder.path().join("shifts"))
+            .expect_err("does not fit")
+            .to_string()
+    };
+    let error = refused(&options);
+    assert!(error.contains("`--keep lora.2` leaves"), "{error}");
+    options.method = Method::Gptq;
+    let error = refused(&options);
+    assert!(error.contains("token shifts"), "{error}");
+
     // The group of this method is what it is.
     let mut options = Options::new(Method::Mxfp4);
     let error = write(&mut files, &options, None, &folder.path().join("other"))

@@ -68,7 +68,7 @@ impl Settings {
         Self { chosen, models, routing, has_list: false }.yaml()
     }
 
-    /// The settings as YAML, with the number of API keys in their place.
+    /// The settings as a file for `--config`, with the number of API keys in their place.
     pub(crate) fn yaml(&self) -> Result<String> {
         serde_saphyr::to_string(self)
             .map_err(|error| Failure::internal(format!("cannot print the settings: {error}")))
@@ -138,13 +138,13 @@ impl Serialize for Settings {
 /// One tenant as it is printed.
 #[derive(serde::Serialize)]
 struct TenantView<'a> {
-    name: &'a str,
+    /// With the number of its API keys: their digests cannot be turned back into keys.
+    name: serde_saphyr::Commented<&'a str>,
     weight: u32,
     max_waiting: Option<usize>,
     priority: i32,
     slo: SloView,
     limits: BTreeMap<&'static str, u64>,
-    n_api_keys: usize,
 }
 
 /// Its latency targets.
@@ -159,14 +159,18 @@ impl<'a> TenantView<'a> {
         let of_tenant = limits.iter().filter(|(name, _)| *name == config.name);
         let limits = of_tenant.flat_map(|(_, limits)| limits.iter());
         let ms = |time: Option<Duration>| time.map(|time| time.as_secs_f64() * 1000.0);
+        let keys = match tenant.keys.len() {
+            0 => "no API key".to_owned(),
+            1 => "1 API key, which is not printed".to_owned(),
+            n => format!("{n} API keys, which are not printed"),
+        };
         Self {
-            name: &config.name,
+            name: serde_saphyr::Commented(&config.name, keys),
             weight: config.weight,
             max_waiting: (config.max_waiting < usize::MAX).then_some(config.max_waiting),
             priority: tenant.priority,
             slo: SloView { ttft_ms: ms(config.slo.ttft), tpot_ms: ms(config.slo.tpot) },
             limits: limits.map(|(limit, most)| (limit.name(), most)).collect(),
-            n_api_keys: tenant.keys.len(),
         }
     }
 }
@@ -253,7 +257,7 @@ tenants:
         let all = settings(WHOLE, &["--api-key", "sk-flag-1", "--api-key", "sk-flag-2"]);
         let all = all.expect("well formed");
         let text = yaml(&all);
-        for word in ["policy: fair", "name: red", "ttft_ms: 100", "n_api_keys: 2", "port: 9000"] {
+        for word in ["policy: fair", "name: red", "ttft_ms: 100", "# 2 API keys", "port: 9000"] {
             assert!(text.contains(word), "{word} is missing:\n{text}");
         }
         let shown = format!("{text}{all:?}");

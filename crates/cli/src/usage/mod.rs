@@ -53,8 +53,11 @@ pub(crate) fn explain(error: &clap::Error, words: impl IntoIterator<Item = OsStr
             Failure::new(message).hint(help)
         }
         (ErrorKind::ValueValidation, Some(arg), Some(value)) => place.bad_value(error, arg, value),
-        (ErrorKind::MissingRequiredArgument, ..) => place.missing(error),
+        (ErrorKind::MissingRequiredArgument, ..) => place.missing(&root, error),
         (ErrorKind::ArgumentConflict, ..) => {
+            if let Some(failure) = place.mistyped_command(&root) {
+                return failure;
+            }
             let message = rendered(error);
             let message = message.trim_start_matches("the argument ").replace("[PROMPT]", "PROMPT");
             Failure::new(message).hint("leave one of them out")
@@ -239,18 +242,47 @@ impl<'a> Place<'a> {
             .maybe_hint(words::for_value(flag, value))
     }
 
-    fn missing(&self, error: &clap::Error) -> Failure {
+    fn missing(&self, root: &Command, error: &clap::Error) -> Failure {
         let args = match error.get(ContextKind::InvalidArg) {
             Some(ContextValue::Strings(args)) => args.join(" "),
             _ => String::new(),
         };
-        Failure::new(format!("`{}` needs {args}", self.name))
-            .hint(format!("usage: {}", self.usage()))
+        let needing = self.flag_that_needs(root);
+        let needing = needing.unwrap_or(&self.name);
+        Failure::new(format!("`{needing}` needs {args}")).hint(format!("usage: {}", self.usage()))
+    }
+
+    /// The flag without which nothing would be missing.
+    fn flag_that_needs(&self, root: &Command) -> Option<&str> {
+        let all = || std::iter::once(root.get_name()).chain(self.words.iter().map(String::as_str));
+        let is_fine_without = |at: usize, n: usize| {
+            // The name of the program comes first.
+            let words = all().enumerate().filter(|(i, _)| !(at + 1..=at + n).contains(i));
+            let parsed = root.clone().try_get_matches_from(words.map(|(_, word)| word));
+            parsed.err().is_none_or(|error| error.kind() != ErrorKind::MissingRequiredArgument)
+        };
+        let flags = self.words.iter().enumerate().filter(|(_, word)| word.starts_with("--"));
+        flags
+            .filter(|(at, word)| is_fine_without(*at, if word.contains('=') { 1 } else { 2 }))
+            .map(|(_, word)| flag_of(word))
+            .next()
+    }
+
+    /// A misspelled command of a command that takes other words, too.
+    fn mistyped_command(&self, root: &Command) -> Option<Failure> {
+        let at = self.words.iter().position(|word| word == self.command.get_name())?;
+        let word = self.words[at + 1..].iter().find(|word| !word.starts_with('-'))?;
+        let names = commands(self.command).map(Command::get_name);
+        nearest(word, names).map(|_| self.unknown_command(root, word))
     }
 
     fn usage(&self) -> String {
         let usage = self.command.clone().bin_name(self.name.clone()).render_usage().to_string();
-        one_line(usage.trim_start_matches("Usage: "))
+        let usage = usage.trim_start_matches("Usage: ");
+        // Lines that begin with the name again are other uses.
+        let is_other = |(i, line): &(usize, &str)| *i > 0 && line.trim().starts_with(&self.name);
+        let lines = usage.lines().enumerate().take_while(|line| !is_other(line));
+        one_line(&lines.map(|(_, line)| line).collect::<Vec<_>>().join("\n"))
     }
 }
 
@@ -317,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_mistake_is_one_line_that_names_the_fix() {
-        let cases: [(&[&str], &str); 20] = [
+        let cases: [(&[&str], &str); 28] = [
             (&[], "(hint: try `pelton run"),
             (&["pul", "x"], "did you mean `pelton pull`?"),
             (&["ls"], "`pelton list`"),
@@ -338,6 +370,17 @@ mod tests {
             (&["doctor", "-5"], "unexpected argument `-5`"),
             (&["run", "--tokens"], "such as 1,2,3"),
             (&["convert", "a"], "usage: pelton convert"),
+            (&["convert", "a"], "`pelton convert` needs <OUTPUT>"),
+            (&["run", "-n", "3", "x", "--length-penalty", "2"], "`--length-penalty` needs --beams"),
+            (&["run", "x", "--tool-choice=auto"], "`--tool-choice` needs --tools"),
+            (&["eval", "embedded"], "usage: pelton eval [OPTIONS] --text <FILE> <MODEL>)"),
+            (
+                &["quantize", "a", "b", "--method", "rtn", "--samples", "4"],
+                "`--samples` needs --calibration",
+            ),
+            (&["eval", "x", "--text", "t", "--max-kl", "0.1"], "`--max-kl` needs --reference"),
+            (&["eval", "taks", "model", "q.jsonl"], "did you mean `pelton eval tasks`?"),
+            (&["plan", "advice", "model"], "did you mean `pelton plan advise`?"),
         ];
         for (words, expected) in cases {
             let line = line(words);

@@ -118,6 +118,9 @@ pub(super) fn for_letter(arg: &str) -> Option<String> {
 pub(super) fn for_value(flag: &str, value: &str) -> Option<String> {
     let value = value.to_ascii_lowercase();
     if flag == "--quantize" {
+        if ["f", "fp", "float", "bf"].iter().any(|kind| is_bits_of(kind, &value)) {
+            return Some("without `--quantize` weights stay as they are".to_owned());
+        }
         let near = near_type(&value)?;
         return Some(format!("did you mean `--quantize {near}`?"));
     }
@@ -129,6 +132,11 @@ pub(super) fn for_value(flag: &str, value: &str) -> Option<String> {
         _ => return None,
     };
     Some(advice.to_owned())
+}
+
+/// Whether a value is a kind of numbers and a number of bits.
+fn is_bits_of(kind: &str, value: &str) -> bool {
+    value.strip_prefix(kind).is_some_and(|bits| matches!(bits, "16" | "32" | "64"))
 }
 
 /// The type that is meant by the name of a mix of types (`q4_k_m`), or by a number of bits (`int4`).
@@ -162,6 +170,14 @@ mod tests {
                 expected.map(|to| format!("did you mean `--quantize {to}`?")),
                 "{value}"
             );
+        }
+    }
+
+    #[test]
+    fn floats_are_no_type_to_round_to() {
+        for value in ["f32", "F64", "float16", "bf16"] {
+            let hint = for_value("--quantize", value).expect("a hint");
+            assert!(hint.contains("stay as they are"), "{value}: {hint}");
         }
     }
 
