@@ -60,6 +60,10 @@ fn for_llm(error: &LlmError) -> Option<String> {
         LlmError::ContextLength { .. } => {
             "shorten the prompt, or raise `--max-context` as far as the model reaches"
         }
+        LlmError::SourceLength { .. } => {
+            "shorten the prompt, or raise `--max-batch-tokens` and `--max-context` as far as the model \
+             reads"
+        }
         LlmError::NoTemplate { .. } => "`--raw` continues a text without a template",
         LlmError::NotGenerative { .. } => {
             "`pelton embed` computes its vectors; where it is a classifier, `pelton serve` ranks and labels"

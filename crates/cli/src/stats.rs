@@ -55,18 +55,19 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// The reason in finer words: a full context is not the limit of the answer's length.
+    /// The reason in finer words: a full context is not the limit of the answer's length. The prompt
+    /// leaves `room` tokens for the answer.
     pub(crate) fn of(
         finish: FinishReason,
         usage: Usage,
         max_tokens: Option<usize>,
-        context_tokens: usize,
+        room: usize,
     ) -> Self {
         match finish {
             FinishReason::Stop => Self::Stop,
             FinishReason::Length => {
                 let is_long = max_tokens.is_some_and(|most| usage.completion_tokens >= most);
-                let is_full = usage.prompt_tokens + usage.completion_tokens >= context_tokens;
+                let is_full = usage.completion_tokens >= room;
                 if is_full && !is_long { Self::ContextFull } else { Self::MaxTokens }
             }
             FinishReason::Aborted => Self::Interrupted,
@@ -248,17 +249,17 @@ mod tests {
     fn a_full_context_is_no_answer_as_long_as_asked_for() {
         let usage = Usage { prompt_tokens: 60, completion_tokens: 40, ..Usage::default() };
         let table = [
-            (FinishReason::Stop, None, 100, "stop"),
-            (FinishReason::Length, None, 100, "context full"),
-            (FinishReason::Length, Some(50), 100, "context full"),
-            (FinishReason::Length, Some(40), 100, "max tokens"),
-            (FinishReason::Length, Some(40), 200, "max tokens"),
-            (FinishReason::Aborted, None, 100, "interrupted"),
-            (FinishReason::Error, None, 100, "failed"),
+            (FinishReason::Stop, None, 40, "stop"),
+            (FinishReason::Length, None, 40, "context full"),
+            (FinishReason::Length, Some(50), 40, "context full"),
+            (FinishReason::Length, Some(40), 40, "max tokens"),
+            (FinishReason::Length, Some(40), 140, "max tokens"),
+            (FinishReason::Aborted, None, 40, "interrupted"),
+            (FinishReason::Error, None, 40, "failed"),
         ];
-        for (finish, max_tokens, context, expected) in table {
-            let end = End::of(finish, usage, max_tokens, context);
-            assert_eq!(end.to_string(), expected, "{finish:?} {max_tokens:?} {context}");
+        for (finish, max_tokens, room, expected) in table {
+            let end = End::of(finish, usage, max_tokens, room);
+            assert_eq!(end.to_string(), expected, "{finish:?} {max_tokens:?} {room}");
         }
     }
 

@@ -118,6 +118,22 @@ impl EngineHandle {
         Ok(TokenStream::new(id, receiver, progress, Arc::clone(&self.inner.shared)))
     }
 
+    /// Longest prompt that an encoder reads, in tokens; `None` where no encoder reads prompts.
+    pub fn most_source_tokens(&self) -> Option<usize> {
+        let Inner { shared, sources, max_prompt_tokens, .. } = &*self.inner;
+        let in_step = shared.config.choices.max_batch_tokens;
+        sources.as_ref().map(|_| in_step.min(*max_prompt_tokens))
+    }
+
+    /// Most tokens of an answer to a prompt of `n_prompt` tokens.
+    pub fn answer_room(&self, n_prompt: usize) -> usize {
+        let Inner { shared, sources, .. } = &*self.inner;
+        match sources {
+            Some(sources) => sources.answer_room(n_prompt, &shared.config),
+            None => shared.config.context_tokens().saturating_sub(n_prompt),
+        }
+    }
+
     /// The engine's counters as of its last step.
     pub fn metrics(&self) -> EngineMetrics {
         self.inner.shared.metrics()

@@ -31,6 +31,13 @@ impl Sources {
         self.max_source.min(n_before_answer / config.block_size * config.block_size)
     }
 
+    /// Most tokens of an answer to a prompt of `n_prompt` tokens.
+    pub(crate) fn answer_room(&self, n_prompt: usize, config: &SchedulerConfig) -> usize {
+        let n_before = n_prompt.next_multiple_of(config.block_size) + self.first_tokens.len();
+        let own = self.max_own.saturating_sub(self.first_tokens.len());
+        config.context_tokens().saturating_sub(n_before).min(own)
+    }
+
     /// Turns a request's prompt into a source, for an engine with these limits.
     ///
     /// # Errors

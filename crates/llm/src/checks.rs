@@ -22,10 +22,14 @@ impl Llm {
     /// Refuses a prompt that is empty, too long, or has tokens that the model lacks.
     pub(crate) fn check_prompt(&self, prompt: &[TokenId]) -> Result<(), LlmError> {
         let context = self.info().context_tokens;
+        let of_source = self.engine().most_source_tokens();
         // An answer has at least one token.
         let limit = context.saturating_sub(1);
         match prompt.len() {
             0 => Err(LlmError::EmptyPrompt),
+            n_prompt if of_source.is_some_and(|limit| n_prompt > limit) => {
+                Err(LlmError::SourceLength { n_prompt, limit: of_source.unwrap_or_default() })
+            }
             n_prompt if n_prompt > limit => {
                 Err(LlmError::ContextLength { n_prompt, limit, context })
             }
@@ -35,7 +39,7 @@ impl Llm {
 
     /// Refuses an answer whose least length does not fit into the context.
     pub(crate) fn check_length(&self, n_prompt: usize, min_tokens: usize) -> Result<(), LlmError> {
-        let room = self.info().context_tokens - n_prompt;
+        let room = self.engine().answer_room(n_prompt);
         if min_tokens <= room {
             return Ok(());
         }

@@ -182,6 +182,14 @@ pub enum LlmError {
         /// Most tokens of a sequence.
         context: usize,
     },
+    /// The prompt is longer than the encoder of the model reads in one step.
+    #[error("the prompt has {n_prompt} tokens; the encoder reads at most {limit}")]
+    SourceLength {
+        /// Tokens of the prompt.
+        n_prompt: usize,
+        /// Most tokens of a prompt.
+        limit: usize,
+    },
     /// A token id beyond the vocabulary.
     #[error("`{param}`: token {token} is not below the vocabulary size {vocab_size}")]
     TokenOutOfRange {
@@ -294,6 +302,14 @@ impl From<SubmitError> for LlmError {
             SubmitError::TooLong { n_prompt, limit } => {
                 Refusal::PromptTooLong { n_prompt, limit }.into()
             }
+            SubmitError::SourceTooLong { n_source, limit } => {
+                Self::SourceLength { n_prompt: n_source, limit }
+            }
+            SubmitError::NotOfSources { param } => {
+                let expected = "absent with a model whose prompts an encoder reads: they have no \
+                                logits";
+                Self::Param(ParamError { param, expected, got: "a number".to_owned() })
+            }
             SubmitError::Invalid(error) => error.into(),
             SubmitError::NoSuchDrafter { asked, available } => {
                 let everywhere = [SpecMethod::Off, SpecMethod::Auto].map(SpecMethod::name);
@@ -350,7 +366,9 @@ impl LlmError {
     /// The request parameter at fault, where there is one.
     pub fn param(&self) -> Option<&'static str> {
         match self {
-            Self::EmptyPrompt | Self::ContextLength { .. } => Some("prompt"),
+            Self::EmptyPrompt | Self::ContextLength { .. } | Self::SourceLength { .. } => {
+                Some("prompt")
+            }
             Self::EmptyInput { .. } | Self::InputTooLong { .. } => Some("input"),
             Self::TokenOutOfRange { param, .. } => Some(param),
             Self::Param(error) => Some(error.param),

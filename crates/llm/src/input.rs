@@ -59,7 +59,8 @@ impl Llm {
             Some(Truncation::Tokens(n)) => n,
             Some(Truncation::ToContext) => {
                 let n_answer = generation.max_tokens.unwrap_or(1).max(1);
-                self.info().context_tokens.saturating_sub(n_answer).max(1)
+                let most = self.info().context_tokens.saturating_sub(n_answer).max(1);
+                self.engine().most_source_tokens().map_or(most, |of_source| of_source.min(most))
             }
         };
         tokens.drain(..tokens.len().saturating_sub(n_most));

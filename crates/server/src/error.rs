@@ -376,6 +376,7 @@ impl From<LlmError> for ApiError {
                 Self::param("input", message).code("context_length_exceeded")
             }
             LlmError::ContextLength { .. }
+            | LlmError::SourceLength { .. }
             | LlmError::Text(pelton_text::TextError::TooManyTokens { .. }) => {
                 Self::param("prompt", message).code("context_length_exceeded")
             }

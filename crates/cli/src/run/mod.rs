@@ -187,7 +187,8 @@ impl Session<'_> {
             return;
         }
         let context = self.llm.info().context_tokens;
-        if let Some(note) = length_note(self.generation.max_tokens, n_prompt, context) {
+        let room = self.llm.engine().answer_room(n_prompt);
+        if let Some(note) = length_note(self.generation.max_tokens, room, context) {
             eprint!("{}", self.look.remark(&note));
         }
     }
@@ -208,7 +209,12 @@ impl Session<'_> {
             mode: self.mode,
             model: info.name.clone(),
             seed: (!sampling.is_greedy()).then_some(sampling.seed),
-            end: End::of(answer.finish(), usage, max_tokens, info.context_tokens),
+            end: End::of(
+                answer.finish(),
+                usage,
+                max_tokens,
+                self.llm.engine().answer_room(usage.prompt_tokens),
+            ),
             usage,
             load: self.load,
             timings: answer.timings,
@@ -278,8 +284,7 @@ fn system_messages(system: Option<&str>) -> Vec<Message> {
 }
 
 /// The note about a limit that is longer than the room for an answer.
-fn length_note(max_tokens: Option<usize>, n_prompt: usize, context: usize) -> Option<String> {
-    let room = context.saturating_sub(n_prompt);
+fn length_note(max_tokens: Option<usize>, room: usize, context: usize) -> Option<String> {
     let max_tokens = max_tokens.filter(|most| *most > room)?;
     Some(format!(
         "note: {max_tokens} tokens do not fit: the context of {context} leaves {room} for the \
@@ -302,9 +307,9 @@ mod tests {
 
     #[test]
     fn a_limit_beyond_the_context_is_said() {
-        assert_eq!(length_note(None, 10, 100), None);
-        assert_eq!(length_note(Some(90), 10, 100), None);
-        let note = length_note(Some(91), 10, 100).expect("too long");
+        assert_eq!(length_note(None, 90, 100), None);
+        assert_eq!(length_note(Some(90), 90, 100), None);
+        let note = length_note(Some(91), 90, 100).expect("too long");
         assert!(note.contains("91 tokens do not fit") && note.contains("leaves 90"), "{note}");
     }
 }

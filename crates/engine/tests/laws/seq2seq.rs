@@ -142,6 +142,22 @@ fn beams_share_the_pages_of_their_source() {
 }
 
 #[test]
+fn an_answer_without_an_end_fills_the_room_that_was_foretold() {
+    for golden in &encoder_decoders() {
+        let (files, _folder) = open_golden(golden);
+        let (engine, hold) = start(&files, Compute::Auto, &World::plain());
+        drop(hold);
+        let most = engine.most_source_tokens().expect("an encoder");
+        for n in [1, 15, 16, 17, most] {
+            let answer = collect(engine.submit(ask(tokens(1, n), usize::MAX)).expect("taken")).0;
+            assert_eq!(answer.len(), engine.answer_room(n), "a prompt of {n}");
+        }
+        engine.submit(ask(tokens(1, most + 1), 1)).expect_err("too long");
+        stop(engine);
+    }
+}
+
+#[test]
 fn requests_that_an_encoder_cannot_read_are_refused_by_name() {
     let golden = &encoder_decoders()[0];
     let (files, _folder) = open_golden(golden);
