@@ -173,6 +173,11 @@ impl Llm {
         self.parts.dialect.thoughts()
     }
 
+    /// Whether the chat template of the model mentions a variable.
+    pub fn template_mentions(&self, variable: &str) -> bool {
+        self.parts.dialect.mentions(variable)
+    }
+
     /// The engine, for callers that have tokens instead of text.
     pub fn engine(&self) -> &EngineHandle {
         &self.parts.engine

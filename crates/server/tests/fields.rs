@@ -274,6 +274,15 @@ async fn a_lenient_server_ignores_what_it_does_not_honour_and_says_so() {
     assert_eq!(strict.post("/v1/chat/completions", chat.clone()).await.status, 400);
     let answer = server.post("/v1/chat/completions", chat).await;
     assert_eq!((answer.status, ignored(&answer)), (200, Some("truncation_side, best_of")));
+    // So is what the template of the model does not know.
+    let thinking = json!({"messages": [{"role": "user", "content": "ab"}], "max_tokens": 2,
+        "reasoning_effort": "low", "thinking_budget": 9, "documents": [{"text": "a"}],
+        "chat_template_kwargs": {"enable_thinking": false}});
+    assert_eq!(strict.post("/v1/chat/completions", thinking.clone()).await.status, 400);
+    let answer = server.post("/v1/chat/completions", thinking).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let all = "chat_template_kwargs.enable_thinking, documents, reasoning_effort, thinking_budget";
+    assert_eq!(ignored(&answer), Some(all));
     // Pages may read it.
     let exposed =
         answer.head.lines().find(|line| line.starts_with("access-control-expose-headers"));

@@ -164,7 +164,7 @@ impl Dialect {
         }
     }
 
-    fn mentions(&self, variable: &str) -> bool {
+    pub(crate) fn mentions(&self, variable: &str) -> bool {
         self.template.contains(variable)
     }
 

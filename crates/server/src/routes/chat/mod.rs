@@ -60,7 +60,8 @@ pub(crate) async fn handle(
         })?;
         let llm = model.llm()?;
         let defaults = caller.over(llm.default_generation());
-        let (request, ask) = validate::check(body, defaults)?;
+        let (mut request, ask) = validate::check(body, defaults)?;
+        thinking::forgive(&mut request.options, llm);
         let echo = last_text(&request).filter(|_| ask.shown.echo);
         let again = app.again(&request);
         let generating = llm.chat(request).map_err(convert::error)?;

@@ -1,11 +1,12 @@
 //! How long the model thinks before it answers, and whether the client sees it.
 
-use pelton_llm::ChatOptions;
+use pelton_llm::{ChatOptions, Llm};
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
 use crate::wire::Fields;
 use crate::wire::json::{Kind, free, wrong};
+use crate::wire::lenient::ignores;
 
 /// Variables of a template that are not the client's to set.
 const OWN: [&str; 4] = ["messages", "tools", "add_generation_prompt", "documents"];
@@ -90,6 +91,21 @@ impl Thinking {
         options.thinking_budget = self.budget;
         options.raw_thoughts = self.is_raw;
     }
+}
+
+/// Leaves out what the template of the model does not know, in a lenient server.
+pub(crate) fn forgive(options: &mut ChatOptions, llm: &Llm) {
+    if options.template.is_some() {
+        return;
+    }
+    let knows = |variable: &str| llm.template_mentions(variable);
+    let is_known = |name: &String| knows(name) || !ignores(&format!("chat_template_kwargs.{name}"));
+    options.template_args.retain(|name, _| is_known(name));
+    options.documents.take_if(|_| !knows("documents") && ignores("documents"));
+    let can = llm.thoughts();
+    let has_effort = can.has_effort || !can.switches.is_empty();
+    options.reasoning_effort.take_if(|_| !has_effort && ignores("reasoning_effort"));
+    options.thinking_budget.take_if(|_| !can.is_read && ignores("thinking_budget"));
 }
 
 fn effort(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
