@@ -89,6 +89,34 @@ fn every_text_of_a_form_is_read_as_valid_calls() {
                 let shape = format.shape(&tools(), demand, parallel).expect("a form");
                 check(format.name(), &shape, Trust::Checked, demand, parallel);
                 check(format.name(), &shape, Trust::Enforced, demand, parallel);
+                if demand != Demand::Auto {
+                    check(format.name(), &shape, Trust::CallsOnly, demand, parallel);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn required_calls_that_are_cut_off_leave_no_marks_in_the_text() {
+    for format in TOOL_FORMATS {
+        for demand in [Demand::Required, Demand::Named("ping")] {
+            let shape = format.shape(&tools(), demand, true).expect("a form");
+            let mut random = Random(0x1234_5678_9abc_def1);
+            for _ in 0..10 {
+                let mut text = String::new();
+                walk(&shape, &mut random, &mut text);
+                for end in (0..=text.len()).filter(|end| text.is_char_boundary(*end)) {
+                    let trust = Trust::CallsOnly;
+                    let tools = Some((*format, tools()));
+                    let options = ReaderOptions { tools, trust, ..ReaderOptions::default() };
+                    let answer = read(options, &text[..end]);
+                    let at = || format!("{}: {}\n{answer:?}", format.name(), &text[..end]);
+                    // A message may come before the calls.
+                    let may_speak = text[..end].contains("commentary<|message|>");
+                    let is_silent = may_speak || answer.content.trim().is_empty();
+                    assert!(is_silent && !answer.malformed, "{}", at());
+                }
             }
         }
     }

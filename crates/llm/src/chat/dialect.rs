@@ -262,7 +262,10 @@ impl Dialect {
             reasoning,
             tools: tools.map(|format| (format, chat.tools.clone())),
             // A form holds for every call, also where the model decides whether it calls.
-            trust: Trust::Enforced,
+            trust: match chat.tool_choice.demand() {
+                None | Some(Demand::Auto) => Trust::Enforced,
+                Some(Demand::Required | Demand::Named(_)) => Trust::CallsOnly,
+            },
         })
     }
 

@@ -74,6 +74,9 @@ pub enum Trust {
     /// The form of calls is enforced by a grammar, so arguments are passed on as they come. A call
     /// that is malformed after all ends where the mistake is, and the rest is text.
     Enforced,
+    /// As [`Enforced`](Self::Enforced), and after the thought there is nothing but calls: the beginning of
+    /// one at the end of the text is no text.
+    CallsOnly,
 }
 
 /// Reads one answer as it grows.

@@ -321,7 +321,7 @@ impl Machine for Harmony {
                 out.take(text);
                 out.cut(true);
             }
-            State::Outside | State::Body(_) => out.text(text),
+            State::Outside | State::Body(_) => out.rest(text),
         }
     }
 

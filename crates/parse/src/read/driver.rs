@@ -57,7 +57,8 @@ impl<M: Machine> Parser for Driver<M> {
 
     fn finish(&mut self) -> End {
         let rest = std::mem::take(&mut self.rest);
-        let rest = self.run(&rest, true);
+        // Where there are only calls, what may be the beginning of a mark is one.
+        let rest = self.run(&rest, !self.out.is_calls_only());
         self.machine.end(rest, &mut self.out);
         self.out.end()
     }

@@ -72,6 +72,18 @@ impl Output {
         append(&mut self.deltas, Delta::Content(blank + text));
     }
 
+    /// Whether there is nothing but calls, so that the beginning of a mark at the end is one.
+    pub(crate) fn is_calls_only(&self) -> bool {
+        self.trust == Trust::CallsOnly
+    }
+
+    /// Text at the end that may be the beginning of a call.
+    pub(crate) fn rest(&mut self, text: &str) {
+        if !self.is_calls_only() {
+            self.text(text);
+        }
+    }
+
     /// Text of the thought.
     pub(crate) fn reasoning(&mut self, text: &str) {
         if !text.is_empty() {
@@ -138,8 +150,15 @@ impl Output {
     /// The text ends within a call: so much of it is a call as is known. `is_sure` says that
     /// nothing but a call begins like this, so that a name is enough.
     pub(crate) fn cut(&mut self, is_sure: bool) {
-        let Some(call) = &self.call else { return self.reject(is_sure) };
-        if call.name.is_none() || !(is_sure || call.has_arguments) {
+        let is_sure = is_sure || self.is_calls_only();
+        let call = self.call.as_ref();
+        let is_known = call.is_some_and(|call| call.name.is_some());
+        if !is_known && is_sure && self.trust != Trust::Checked {
+            // A grammar let nothing but a call begin, whose name did not come.
+            self.call = None;
+            return self.raw.clear();
+        }
+        if !is_known || !(is_sure || call.is_some_and(|call| call.has_arguments)) {
             return self.reject(is_sure);
         }
         self.cut = true;
@@ -178,7 +197,7 @@ impl Output {
     fn flush(&mut self) {
         let is_ready =
             self.call.as_ref().is_some_and(|call| call.name.is_some() && call.has_arguments);
-        if self.trust == Trust::Enforced && is_ready {
+        if self.trust != Trust::Checked && is_ready {
             self.pass_on();
             self.raw.clear();
         }

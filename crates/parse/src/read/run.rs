@@ -440,7 +440,7 @@ impl Machine for Calls {
     }
 
     fn end(&mut self, text: &str, out: &mut Output) {
-        let Some(part) = self.part.take() else { return out.text(text) };
+        let Some(part) = self.part.take() else { return out.rest(text) };
         let is_after_call =
             out.n_calls() > self.n_calls_before && self.program.parts[part].is_choice();
         out.take(text);
