@@ -19,9 +19,12 @@ impl Embedder {
                 Some(prompt) => Ok(prompt),
                 None => {
                     let (param, expected) = ("prompt_name", "the name of a prompt of the model");
-                    let known = self.info.prompts.join(", ");
+                    let known = match &self.info.prompts[..] {
+                        [] => "it has none".to_owned(),
+                        names => format!("there are: {}", names.join(", ")),
+                    };
                     let found: String = name.chars().take(80).collect();
-                    let got = format!("`{found}`; there are: {known}");
+                    let got = format!("`{found}`; {known}");
                     Err(ParamError { param, expected, got }.into())
                 }
             },

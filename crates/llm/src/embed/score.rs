@@ -10,7 +10,7 @@
 //! vectors reads each text once, the query after the prompt `query` and documents after the prompt
 //! `document`, `passage` or `corpus`, where the model's files have these.
 
-use pelton_base::TokenId;
+use pelton_base::{ParamError, TokenId};
 use pelton_model::embed::{ClassActivation, TypedTokens};
 use pelton_text::{EncodeOptions, TextError};
 
@@ -176,8 +176,9 @@ impl Sides<'_> {
     /// Each text by itself, queries first.
     fn vectors(&self) -> Result<PreparedScores, LlmError> {
         if self.request.activation == Some(true) {
-            let why = "gives the cosine of two vectors, which takes no activation";
-            return Err(self.embedder.wrong_task(why));
+            let expected = "absent or false with a model of vectors, whose score is a cosine";
+            let (param, got) = ("use_activation", "true".to_owned());
+            return Err(ParamError { param, expected, got }.into());
         }
         let ScoreRequest { queries, documents, cut, .. } = self.request;
         let limit = self.embedder.info.max_tokens;

@@ -129,9 +129,11 @@ pub(crate) fn message(path: &str, raw: &RawValue) -> Result<Message, ApiError> {
         // Templates know the older name.
         "developer" => "system".to_owned(),
         "tool" => role,
-        "function" => return Err(ApiError::unsupported(role_path)),
         _ => {
-            let expected = "system, developer, user, assistant or tool";
+            let expected = match role.as_str() {
+                "function" => "tool, the newer role of what a function answers",
+                _ => "system, developer, user, assistant or tool",
+            };
             return Err(wrong(&role_path, expected, &Value::String(role).to_string()));
         }
     };

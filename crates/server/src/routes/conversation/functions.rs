@@ -85,7 +85,7 @@ pub(crate) fn call(id: Option<String>, name: String, arguments: Value) -> Value 
 
 /// The arguments of a call: an object, or its JSON text.
 pub(crate) fn arguments(path: &str, raw: Option<&RawValue>) -> Result<Value, ApiError> {
-    const EXPECTED: &str = "the JSON text of an object";
+    const EXPECTED: &str = "an object, or its JSON text";
     let Some(raw) = raw else { return Ok(json!({})) };
     let text;
     let raw = match Kind::of(raw) {

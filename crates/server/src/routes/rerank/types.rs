@@ -53,10 +53,12 @@ impl RerankBody {
         let model = fields.string("model")?;
         let query = fields.take("query").ok_or_else(|| missing("query", "a text"))?;
         let query = text("query", query)?.text;
+        let expected = "an array of at least one text";
         let documents = fields.list("documents", EMBED_INPUTS, text)?;
-        let documents = documents.filter(|documents| !documents.is_empty());
-        let documents =
-            documents.ok_or_else(|| missing("documents", "an array of at least one text"))?;
+        let documents = documents.ok_or_else(|| missing("documents", expected))?;
+        if documents.is_empty() {
+            return Err(json::wrong("documents", expected, "[]"));
+        }
         let activation = fields.activation()?;
         let top_n = fields.usize("top_n")?;
         let return_documents = fields.bool("return_documents")?;
