@@ -4,12 +4,14 @@ use std::error::Error;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use clap::CommandFactory;
 use pelton_llm::hub::HubError;
 use pelton_llm::{KvShortage, LlmError, LlmOptions, MemoryUse, stores};
 use pelton_model::{Compute, KvDtype, ModelError, ModelFiles, RoundTo};
 use pelton_tensor::{MemoryLeft, TensorError};
 use pelton_text::TextError;
 
+use crate::args::Cli;
 use crate::failure::Failure;
 use crate::flags::table;
 use crate::stats::bytes;
@@ -30,19 +32,32 @@ pub(crate) fn explained(error: &(dyn Error + 'static)) -> Failure {
     failure
 }
 
+/// The flag of `run` or `embed` that sets a field of requests.
+fn flag_of_field(root: &clap::Command, field: &str) -> Option<String> {
+    let flag = field.replace('_', "-");
+    let has = |command: &str| {
+        let command = root.find_subcommand(command)?;
+        command.get_arguments().find(|arg| arg.get_long() == Some(flag.as_str()))
+    };
+    has("run").or_else(|| has("embed")).map(|_| flag.clone())
+}
+
 /// The message with flags in place of the library's names, where it has some.
 fn in_flags(error: &LlmError) -> Option<Failure> {
     let message = match error {
         LlmError::Option { option, why } => format!("`{option}`: {why}"),
         LlmError::TokenOutOfRange { .. } => error.to_string().replacen("`prompt`", "`tokens`", 1),
+        LlmError::Param(error) => error.to_string(),
         _ => return None,
     };
+    let requests = Cli::command();
     let words = message.split('`').map(|word| match word {
-        "tokens" | "logit_bias" => format!("--{}", word.replace('_', "-")),
         "stop_token_ids" => "--stop-token".to_owned(),
+        "prompt_name" => "--prompt".to_owned(),
         word => {
-            let flag = table().find(|flag| flag.key() == word);
-            flag.map_or_else(|| word.to_owned(), |flag| format!("--{}", flag.name))
+            let flag = table().find(|flag| flag.key() == word).map(|flag| flag.name.to_owned());
+            let flag = flag.or_else(|| flag_of_field(&requests, word));
+            flag.map_or_else(|| word.to_owned(), |flag| format!("--{flag}"))
         }
     });
     Some(Failure::new(words.collect::<Vec<_>>().join("`")))
@@ -373,6 +388,21 @@ mod tests {
             available_bytes: 20 * GIB,
             fitting_tokens: 81_920,
             fitting_dtypes: vec![KvDtype::Fp8, KvDtype::Int8],
+        }
+    }
+
+    #[test]
+    fn parameters_of_requests_are_named_as_flags() {
+        for (param, flag) in [
+            ("thinking_budget", "`--thinking-budget` must be"),
+            ("dimensions", "`--dimensions` must be"),
+            ("prompt_name", "`--prompt` must be"),
+            ("stop_token_ids", "`--stop-token` must be"),
+            ("no_such_field", "`no_such_field` must be"),
+        ] {
+            let error = pelton_base::ParamError { param, expected: "less", got: "9".to_owned() };
+            let line = explained(&LlmError::Param(error)).line().expect("a line");
+            assert!(line.contains(flag), "{line}");
         }
     }
 

@@ -50,7 +50,7 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
         .hint("`--method gguf --type q4_k` quantizes to a GGUF file"));
     }
     check_target(&args.output, args.resume).map_err(failure)?;
-    bench::check_page(args.html.as_deref())?;
+    bench::check_file(args.html.as_deref())?;
     if options.method.needs_calibration() && args.calibration.is_none() {
         let name = options.method.name();
         return Err(Failure::new(format!("`--calibration` is missing: `{name}` needs a text"))

@@ -25,6 +25,21 @@ fn token_ids_are_continued_without_a_tokenizer_and_texts_are_not() {
     let ids: String = tokens.iter().map(|id| format!("{id} ")).collect();
     assert_eq!((tokens.len(), answer["text"].as_str()), (4, Some(ids.as_str())));
     pelton(&[&run[..], &["Once"]].concat()).assert_refused(&["tokenizer.json", "--tokens 1,2,3"]);
+    // Texts have no tokens there.
+    let run = ["run", "-m", model, "-n", "4", "-q", "--tokens", "1,20,30"];
+    for (flag, value) in [
+        ("--stop", "38"),
+        ("--bad-words", "38"),
+        ("--logit-bias", "x=100"),
+        ("--regex", "a+"),
+        ("--choice", "a"),
+    ] {
+        let outcome = pelton(&[&run[..], &[flag, value]].concat());
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "{outcome:?}");
+        let parts = [&format!("error: `{flag}`"), "no tokenizer"];
+        assert!(parts.iter().all(|part| outcome.stderr.contains(*part)), "{}", outcome.stderr);
+    }
+    pelton(&[&run[..], &["--logit-bias", "38=-100"]].concat()).assert_answered();
 }
 
 #[test]

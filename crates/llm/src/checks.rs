@@ -5,6 +5,7 @@ use pelton_base::{ParamError, SamplingParams, TokenId};
 use crate::error::LlmError;
 use crate::llm::Llm;
 use crate::request::Generation;
+use crate::texts::SamplingTexts;
 
 impl Llm {
     /// Refuses more answers to one prompt than this model gives.
@@ -46,6 +47,30 @@ impl Llm {
         let (param, expected) = ("min_tokens", "at most the tokens that the prompt leaves free");
         let got = format!("{min_tokens} where it leaves {room}");
         Err(ParamError { param, expected, got }.into())
+    }
+
+    /// Refuses texts in a request to a model without a tokenizer, where they mean no tokens.
+    pub(crate) fn check_texts(&self, generation: &Generation) -> Result<(), LlmError> {
+        if self.parts().has_text {
+            return Ok(());
+        }
+        let SamplingTexts { bad_words, logit_bias, banned, dry_breakers } = &generation.texts;
+        let texts = [
+            ("stop", !generation.stop.is_empty()),
+            ("bad_words", !bad_words.is_empty()),
+            ("logit_bias", !(logit_bias.is_empty() && banned.is_empty())),
+            ("dry_sequence_breakers", dry_breakers.is_some()),
+            ("prediction", generation.prediction.is_some()),
+        ];
+        if let Some((param, _)) = texts.into_iter().find(|(_, is_given)| *is_given) {
+            let expected = "without text where the model has no tokenizer";
+            return Err(ParamError { param, expected, got: "a text".to_owned() }.into());
+        }
+        if generation.form.is_some() {
+            let why = "a form is one of texts, and the model has no tokenizer".to_owned();
+            return Err(LlmError::Form { path: generation.form_field.clone(), why });
+        }
+        Ok(())
     }
 
     /// Refuses sampling that names tokens which the model does not have.

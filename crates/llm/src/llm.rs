@@ -35,6 +35,8 @@ pub struct LlmParts {
     pub info: LlmInfo,
     /// Text to tokens and back.
     pub tokenizer: Arc<Tokenizer>,
+    /// Whether there is a tokenizer; without one texts are only the ids of tokens.
+    pub has_text: bool,
     /// The chat template, or the reason why there is none.
     pub template: Result<ChatTemplate, String>,
     /// The formats of thoughts and calls.
@@ -446,6 +448,7 @@ impl Llm {
             generation.sampling.seed = 0;
         }
         generation.drawn_seed = None;
+        generation.form_field.clear();
         let whole = (self.instance, prompts, generation, &reading.options);
         Sha256::digest(format!("{whole:?}")).into()
     }
@@ -458,6 +461,7 @@ impl Llm {
         bound: Option<Thought>,
         layout: Layout,
     ) -> Result<Ask, LlmError> {
+        self.check_texts(generation)?;
         texts::encode(&self.parts.tokenizer, &self.breakers, generation)?;
         self.check_sampling(&generation.sampling)?;
         self.check_tokens("stop_token_ids", &generation.stop_tokens)?;

@@ -56,7 +56,7 @@ impl Llm {
         let info = describe(source, &decoder, &kv, options.choices.kv_allocation, runtime);
         let loading = Loading { runtime, options, reporter: &reporter };
         let engine = loading.start(decoder, &kv, &text.tokenizer, drafts)?;
-        let TextSide { tokenizer, template, dialect, sampling } = text;
+        let TextSide { tokenizer, has_text, template, dialect, sampling } = text;
         let share_prefixes = options.share_prefixes;
         let verification = match options.spec.method {
             SpecMethod::Off => Verification::Match,
@@ -65,6 +65,7 @@ impl Llm {
         let parts = LlmParts {
             info,
             tokenizer,
+            has_text,
             template,
             dialect,
             engine,
@@ -84,6 +85,8 @@ impl Llm {
 /// The parts of a model that concern text: everything but its weights.
 struct TextSide {
     tokenizer: Arc<Tokenizer>,
+    /// Whether it is one of texts, not of ids alone.
+    has_text: bool,
     template: Result<ChatTemplate, String>,
     dialect: Dialect,
     sampling: Option<SamplingParams>,
@@ -91,12 +94,12 @@ struct TextSide {
 
 impl TextSide {
     fn load(source: &Source, options: &LlmOptions) -> Result<Self, LlmError> {
-        let tokenizer = match source.tokenizer() {
+        let (tokenizer, has_text) = match source.tokenizer() {
             Err(error) if !options.needs_text => {
                 tracing::warn!("no text, only token ids: {error}");
-                source.tokenizer_of_ids()?
+                (source.tokenizer_of_ids()?, false)
             }
-            tokenizer => tokenizer?,
+            tokenizer => (tokenizer?, true),
         };
         let (template, sampling) = match source.files.gguf() {
             Some(gguf) => {
@@ -123,7 +126,7 @@ impl TextSide {
             }
         };
         let dialect = Dialect::choose(template.as_ref().ok(), options)?;
-        Ok(Self { tokenizer, template, dialect, sampling })
+        Ok(Self { tokenizer, has_text, template, dialect, sampling })
     }
 }
 

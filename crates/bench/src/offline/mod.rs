@@ -104,7 +104,7 @@ fn rounds(
             let Some(pass) = subject.pass(shape)? else { return Ok(()) };
             n_done += 1;
             let label = format!(
-                "round {round} of {}  {:<20} {:>8.1} tokens/s of prompts, {:>8.1} generated",
+                "round {round} of {}  {:<20} {:>8.1} tokens/s of prompts, {:>8.1} of answers together",
                 plan.rounds,
                 shape.name(),
                 pass.prompt_rate(shape),

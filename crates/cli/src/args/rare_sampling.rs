@@ -39,7 +39,7 @@ pub(crate) struct RareSamplingArgs {
     /// How fast Mirostat follows the surprise of the text [default: 0.1]
     #[arg(long, alias = "mirostat-lr", value_name = "RATE", allow_negative_numbers = true, value_parser = mirostat_eta)]
     pub(crate) mirostat_eta: Option<f32>,
-    /// Least tokens that each truncation leaves [default: 1]
+    /// Least tokens that each truncation leaves; one is always left [default: 0]
     #[arg(long, value_name = "N")]
     pub(crate) min_keep: Option<usize>,
     /// Steps that choose a token, in their order, such as `penalties;dry;top_k;temperature`; one

@@ -136,7 +136,7 @@ pub(crate) fn write_page<R: Reported>(report: &R, noise: Option<Noise>, file: &P
 /// # Errors
 ///
 /// A folder that is not there or takes no files.
-pub(crate) fn check_page(file: Option<&Path>) -> Result<()> {
+pub(crate) fn check_file(file: Option<&Path>) -> Result<()> {
     file.map_or(Ok(()), reports::check)
 }
 

@@ -31,6 +31,7 @@ pub(super) fn measure(args: &BenchModelArgs) -> Result<()> {
     };
     // Everything that can be refused without the weights is refused before they are loaded.
     let plan = Plan::new(&config, max_context).map_err(super::failure)?;
+    super::check_file(args.profile.as_deref())?;
     let runtime = chosen.runtime()?;
     let loaded = Loaded {
         name: reference.display_name(),

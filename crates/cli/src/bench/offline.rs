@@ -23,6 +23,7 @@ pub(super) fn measure(args: &BenchOfflineArgs) -> Result<()> {
     let max_context = chosen.llm.max_context.unwrap_or(files.spec()?.max_context);
     // Everything that can be refused without the weights is refused before they are loaded.
     let plan = Plan::new(&args.config(), max_context).map_err(super::failure)?;
+    super::check_file(args.profile.as_deref())?;
     let runtime = chosen.runtime()?;
     let loaded = Loaded {
         name: reference.display_name(),

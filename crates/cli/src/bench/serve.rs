@@ -29,6 +29,7 @@ pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
         n_requests: config.n_requests,
         has_targets: args.server.has_targets(),
     };
+    super::check_file(args.vllm_json.as_deref())?;
     let bar = progress::steps(usize::try_from(config.n_requests).unwrap_or(0));
     let (noise, is_here) = (NoiseWatch::begin(), config.address.is_here());
     let run = async || {

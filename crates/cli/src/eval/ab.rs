@@ -17,7 +17,7 @@ use crate::{bench, progress};
 ///
 /// As of `pelton eval` with a reference; a page that cannot be written.
 pub(super) fn compare(args: &EvalAbArgs) -> Result<()> {
-    bench::check_page(args.html.as_deref())?;
+    bench::check_file(args.html.as_deref())?;
     let chosen = args.machine.chosen();
     let text = read(&args.text)?;
     let (a, b) = (Named::open(&args.a, None)?, Named::open(&args.b, chosen.llm.quantize)?);

@@ -111,8 +111,8 @@ pub(crate) fn list(generation: &Generation) -> String {
         let Ok(Value::Object(fields)) = value else { continue };
         for (field, value) in fields {
             let value = match value {
-                Value::Null => "none".to_owned(),
-                Value::Array(items) if items.is_empty() => "none".to_owned(),
+                Value::Null => "not set".to_owned(),
+                Value::Array(items) if items.is_empty() => "not set".to_owned(),
                 // Shortest decimal digits of the 32-bit number, not those of its 64-bit neighbour.
                 Value::Number(n) if n.is_f64() => {
                     n.as_f64().map_or_else(String::new, |x| (x as f32).to_string())

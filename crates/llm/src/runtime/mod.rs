@@ -57,9 +57,13 @@ impl RuntimeOptions {
     /// The choices of the environment: the tuning file in the user's cache folder and measuring,
     /// unless `PELTON_TUNING` is `off`, and the placement in `PELTON_NUMA`.
     ///
-    /// A value of `PELTON_NUMA` that is not known is a warning.
+    /// A value of either that is not known is a warning.
     pub fn from_env(n_threads: Option<usize>) -> Self {
-        let measures = var("PELTON_TUNING").is_none_or(|value| value != "off");
+        let tuning = var("PELTON_TUNING");
+        let measures = tuning.as_ref().is_none_or(|value| !value.eq_ignore_ascii_case("off"));
+        if let Some(value) = tuning.filter(|value| measures && !value.eq_ignore_ascii_case("on")) {
+            tracing::warn!(?value, "PELTON_TUNING is ignored: expected on or off");
+        }
         let tuning_file = tuning_file::in_cache_folder(&|name| var(name).map(PathBuf::from));
         let numa = var("PELTON_NUMA");
         let nodes = nodes::parse_policy(numa.as_deref()).unwrap_or_else(|| {

@@ -344,6 +344,7 @@ fn assembled_with(
     };
     let llm = Llm::from_parts(LlmParts {
         info,
+        has_text: true,
         tokenizer,
         dialect: pelton_llm::Dialect::choose(Some(&template), &options).expect("known"),
         template: Ok(template),

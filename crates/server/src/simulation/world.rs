@@ -109,6 +109,7 @@ impl House {
         let llm = Arc::new(
             Llm::from_parts(LlmParts {
                 info,
+                has_text: true,
                 tokenizer: tokenizer(),
                 template: Err("it has none".to_owned()),
                 dialect: Dialect::choose(None, &LlmOptions::default()).expect("known"),
