@@ -22,6 +22,7 @@ mod phases;
 mod relief;
 mod scenario;
 mod state;
+mod words;
 
 use pelton_model::ModelOutline;
 use serde::Serialize;

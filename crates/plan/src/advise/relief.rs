@@ -30,8 +30,10 @@ pub(super) fn reliefs(model: &ModelOutline, wish: &Wish<'_>, advice: &Advice) ->
     let asked = longest_tokens.unwrap_or(0).max(input_tokens + output_tokens);
     if asked > longest {
         // Neither memory nor quality helps.
+        let output_tokens = output_tokens.min(longest.saturating_sub(1)).max(1);
         let input_tokens = input_tokens.min(longest.saturating_sub(output_tokens)).max(1);
-        let scenario = Scenario { input_tokens, longest_tokens: None, ..wish.scenario.clone() };
+        let usual = wish.scenario.clone();
+        let scenario = Scenario { input_tokens, output_tokens, longest_tokens: None, ..usual };
         if holds(&Wish { scenario: &scenario, ..*wish }) {
             let fewer = asked - longest;
             let change = format!("requests of at most {longest} tokens, which is {fewer} fewer");

@@ -8,6 +8,7 @@ use pelton_model::{KvDtype, ModelOutline, StateDtype};
 use pelton_quant::for_name;
 use serde::Deserialize;
 
+use super::words::{size, time};
 use super::{Check, Figures, Goal, Scenario, Settings, Wish};
 use crate::plan::{Plan, Request, plan};
 use crate::ranks::Split;
@@ -354,22 +355,20 @@ impl<'a> Bench<'a> {
 
     /// The reason for a technique, in figures.
     pub(super) fn reason(&self, technique: Technique, from: &State, to: &State) -> String {
-        let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30));
         let (before, after) = (self.plan(from, from.batch), self.plan(to, to.batch));
-        let ms = |seconds: f64| format!("{:.1} ms", 1e3 * seconds);
         let (old, new) = (self.figures(from), self.figures(to));
         match technique {
             Technique::Weights => format!(
                 "a step reads {} of weights instead of {}: {} per token instead of {}",
-                gib(after.weights.step_bytes),
-                gib(before.weights.step_bytes),
-                ms(new.tpot_s),
-                ms(old.tpot_s)
+                size(after.weights.step_bytes),
+                size(before.weights.step_bytes),
+                time(new.tpot_s),
+                time(old.tpot_s)
             ),
             Technique::KvDtype => format!(
                 "a request keeps {} instead of {}",
-                gib(after.kv.sequence_bytes),
-                gib(before.kv.sequence_bytes)
+                size(after.kv.sequence_bytes),
+                size(before.kv.sequence_bytes)
             ),
             Technique::Batching => {
                 let ridge = after.times.as_ref().map_or(0.0, |times| times.ridge_rows);
@@ -382,14 +381,14 @@ impl<'a> Bench<'a> {
             Technique::PrefixCache => format!(
                 "{:.0} % of a prompt is known: the first token after {} instead of {}",
                 100.0 * self.wish.scenario.shared_prefix,
-                ms(new.ttft_s),
-                ms(old.ttft_s)
+                time(new.ttft_s),
+                time(old.ttft_s)
             ),
             Technique::Speculation => format!(
                 "if {:.0} % of the drafts are right: {} per token instead of {}",
                 100.0 * to.acceptance,
-                ms(new.tpot_s),
-                ms(old.tpot_s)
+                time(new.tpot_s),
+                time(old.tpot_s)
             ),
         }
     }
@@ -423,20 +422,19 @@ impl<'a> Bench<'a> {
     /// The hard constraints that advice can break.
     pub(super) fn checks(&self, state: &State) -> Vec<Check> {
         let memory_bytes = self.wish.memory_bytes;
-        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         let total = self.figures(state).total_bytes;
         let longest = self.model.spec.longest_context();
         let check = |constraint: String, holds| Check { constraint, holds };
         vec![
             check(
-                format!("{:.2} GiB of {:.2} GiB of memory", gib(total), gib(memory_bytes)),
+                format!("{} of {} of memory", size(total), size(memory_bytes)),
                 total <= memory_bytes,
             ),
             check(
                 format!(
-                    "{:.2} GiB of {:.2} GiB that {} has",
-                    gib(total),
-                    gib(self.wish.hardware.memory_bytes),
+                    "{} of {} that {} has",
+                    size(total),
+                    size(self.wish.hardware.memory_bytes),
                     self.wish.hardware.name
                 ),
                 total <= self.wish.hardware.memory_bytes,

@@ -279,6 +279,9 @@ fn a_constraint_that_frees_the_others_is_named_with_the_least_change() {
     let long = advised(&long, |_| {});
     assert_eq!(named(&long), ["length"], "{:?}", long.checks);
     assert!(long.reliefs[0].change.contains("131072 tokens"), "{:?}", long.reliefs);
+    let answers = Scenario { output_tokens: 131_072, batch: 1, ..scenario("chat") };
+    let answers = advised(&answers, |wish| wish.memory_bytes = 64 * GIB);
+    assert_eq!(named(&answers), ["length"], "{:?}", answers.checks);
 }
 
 #[test]
