@@ -59,6 +59,28 @@ fn an_unknown_key_is_refused_with_the_nearest_one() {
     outcome.assert_refused(&["serve.yaml:2:", "`max_runing`", "`max_running`"]);
 }
 
+/// The reader of YAML names its own types and settings.
+#[test]
+fn values_of_a_wrong_type_are_refused_in_words() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("serve.yaml");
+    for (file, expected) in [
+        ("tenants: [{name: a, weight: -1}]", ":1:29: expected a whole number from 0"),
+        (
+            "tenants: [{name: a, limits: {tokens_per_day: x}}]",
+            "expected a whole number that is not",
+        ),
+        ("page: maybe", "expected true or false"),
+        ("model: a\nmodel: b", ":2:1: duplicate mapping key: model"),
+    ] {
+        std::fs::write(&path, file).expect("written");
+        let config = ["serve", "--check-config", "--config", path.to_str().expect("UTF-8")];
+        let refused = pelton(&config);
+        refused.assert_refused(&["serve.yaml:", expected]);
+        assert!(!refused.stderr.contains("DuplicateKeyPolicy"), "{}", refused.stderr);
+    }
+}
+
 /// A list without models is a slip, not a wish for the built-in one.
 #[test]
 fn an_empty_list_of_models_is_refused() {

@@ -67,6 +67,16 @@ fn built_in_templates_and_files_replace_the_models_own() {
 }
 
 #[test]
+fn an_argument_that_no_template_mentions_is_refused_by_name() {
+    let more = ["--chat-template", "chatml", "--chat-template-kwargs", r#"{"mod": 1}"#];
+    let refused = pelton(&[&["run"], &more[..], &["x"]].concat());
+    refused.assert_refused(&["`--chat-template-kwargs`", "no variable `mod`"]);
+    let folder = without_template();
+    let model = ["run", "x", "-m", text(folder.path()), "--chat-template-kwargs", r#"{"a": 1}"#];
+    pelton(&model).assert_refused(&["`--chat-template-kwargs`", "no chat template"]);
+}
+
+#[test]
 fn the_last_message_of_a_line_is_continued_or_a_new_one_begins() {
     let folder = without_template();
     let model = ["-m", text(folder.path()), "--chat-template", "chatml"];

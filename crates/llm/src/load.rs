@@ -126,6 +126,14 @@ impl TextSide {
             }
         };
         let dialect = Dialect::choose(template.as_ref().ok(), options)?;
+        let unknown = options.chat_template_kwargs.keys().find(|name| !dialect.mentions(name));
+        if let Some(unknown) = unknown {
+            let why = match &template {
+                Ok(_) => format!("the chat template mentions no variable `{unknown}`"),
+                Err(_) => "the model has no chat template".to_owned(),
+            };
+            return Err(LlmError::Option { option: "chat_template_kwargs", why });
+        }
         Ok(Self { tokenizer, has_text, template, dialect, sampling })
     }
 }

@@ -104,6 +104,18 @@ struct SloEntry {
     tpot_ms: Option<Duration>,
 }
 
+/// An error of the reader of YAML, without the names of its own types and settings.
+fn in_words(why: String) -> String {
+    const WORDS: [(&str, &str); 5] = [
+        ("invalid u32", "expected a whole number from 0 to 4294967295"),
+        ("invalid u64", "expected a whole number that is not negative"),
+        ("invalid i32", "expected a whole number"),
+        ("invalid boolean", "expected true or false"),
+        (", set DuplicateKeyPolicy in Options if acceptable", ""),
+    ];
+    WORDS.into_iter().fold(why, |why, (theirs, ours)| why.replace(theirs, ours))
+}
+
 impl ConfigFile {
     /// Reads a file.
     ///
@@ -127,7 +139,7 @@ impl ConfigFile {
         // A snippet would show the lines around the error, which may hold keys.
         let options = serde_saphyr::options! { with_snippet: false };
         serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-            let why = error.without_snippet().to_string();
+            let why = in_words(error.without_snippet().to_string());
             let Some(at) = error.location() else { return format!(": {why}") };
             // The location stands once, where editors look for it.
             let again = format!(" at line {}, column {}", at.line(), at.column());

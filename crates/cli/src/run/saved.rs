@@ -37,6 +37,7 @@ pub(crate) struct Saved {
 
 /// Fields of a file; others are passed over.
 #[derive(Deserialize)]
+#[serde(expecting = "a saved conversation, an object")]
 struct Fields {
     #[serde(default)]
     model: Option<String>,

@@ -33,6 +33,7 @@ struct LineError {
 
 /// The parts of a result by which a later run knows what is done.
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "a result of a batch, an object")]
 pub(super) struct Known {
     pub(super) line: u64,
     #[serde(default)]
