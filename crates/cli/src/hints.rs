@@ -33,13 +33,19 @@ pub(crate) fn explained(error: &(dyn Error + 'static)) -> Failure {
 }
 
 /// The flag of `run` or `embed` that sets a field of requests.
-fn flag_of_field(root: &clap::Command, field: &str) -> Option<String> {
-    let flag = field.replace('_', "-");
-    let has = |command: &str| {
-        let command = root.find_subcommand(command)?;
-        command.get_arguments().find(|arg| arg.get_long() == Some(flag.as_str()))
+fn flag_of_field(field: &str) -> Option<String> {
+    let flag = match field {
+        "stop_token_ids" => "stop-token".to_owned(),
+        "prompt_name" => "prompt".to_owned(),
+        field => field.replace('_', "-"),
     };
-    has("run").or_else(|| has("embed")).map(|_| flag.clone())
+    let root = Cli::command();
+    let has = |command: &str| {
+        let flags =
+            root.find_subcommand(command).into_iter().flat_map(clap::Command::get_arguments);
+        flags.filter_map(clap::Arg::get_long).any(|long| long == flag)
+    };
+    (has("run") || has("embed")).then(|| format!("--{flag}"))
 }
 
 /// The message with flags in place of the library's names, where it has some.
@@ -47,17 +53,20 @@ fn in_flags(error: &LlmError) -> Option<Failure> {
     let message = match error {
         LlmError::Option { option, why } => format!("`{option}`: {why}"),
         LlmError::TokenOutOfRange { .. } => error.to_string().replacen("`prompt`", "`tokens`", 1),
-        LlmError::Param(error) => error.to_string(),
+        LlmError::Param(error) => {
+            let flag = flag_of_field(error.param).unwrap_or_else(|| error.param.to_owned());
+            let message = error.to_string();
+            let named = message.replacen(&format!("`{}`", error.param), &format!("`{flag}`"), 1);
+            return Some(Failure::new(named));
+        }
         _ => return None,
     };
-    let requests = Cli::command();
     let words = message.split('`').map(|word| match word {
-        "stop_token_ids" => "--stop-token".to_owned(),
-        "prompt_name" => "--prompt".to_owned(),
+        "tokens" => "--tokens".to_owned(),
+        "logit_bias" | "stop_token_ids" => flag_of_field(word).unwrap_or_else(|| word.to_owned()),
         word => {
-            let flag = table().find(|flag| flag.key() == word).map(|flag| flag.name.to_owned());
-            let flag = flag.or_else(|| flag_of_field(&requests, word));
-            flag.map_or_else(|| word.to_owned(), |flag| format!("--{flag}"))
+            let flag = table().find(|flag| flag.key() == word);
+            flag.map_or_else(|| word.to_owned(), |flag| format!("--{}", flag.name))
         }
     });
     Some(Failure::new(words.collect::<Vec<_>>().join("`")))

@@ -210,8 +210,8 @@ fn ask() -> Result<String> {
             eprintln!();
         };
         leave_after(show.clone())?;
-        eprint!("Secret: ");
         let _ = tcsetattr(&stdin, OptionalActions::Now, &hidden);
+        eprint!("Secret: ");
         let outcome = read(&mut line);
         show();
         outcome?;

@@ -40,7 +40,7 @@ fn commands_work_and_a_typo_names_the_command_that_was_meant() {
     terminal.wait_for("max tokens]");
     for (line, expected) in [
         ("/retyr", "did you mean `/retry`?"),
-        ("/set", "temperature          0"),
+        ("/set", "temperature            0"),
         ("/set temperature 0.2", "(temperature is 0.2)"),
         ("/set temperature hot", "error: invalid value `hot`"),
         ("/tokens", "tokens in 1 turn"),

@@ -308,7 +308,7 @@ impl From<SubmitError> for LlmError {
             SubmitError::NotOfSources { param } => {
                 let expected = "absent with a model whose prompts an encoder reads: they have no \
                                 logits";
-                Self::Param(ParamError { param, expected, got: "a number".to_owned() })
+                Self::Param(ParamError { param, expected, got: "a request for them".to_owned() })
             }
             SubmitError::Invalid(error) => error.into(),
             SubmitError::NoSuchDrafter { asked, available } => {

@@ -462,6 +462,10 @@ impl Llm {
         layout: Layout,
     ) -> Result<Ask, LlmError> {
         self.check_texts(generation)?;
+        if !self.parts.has_text {
+            // The usual ones are texts.
+            generation.texts.dry_breakers = Some(Vec::new());
+        }
         texts::encode(&self.parts.tokenizer, &self.breakers, generation)?;
         self.check_sampling(&generation.sampling)?;
         self.check_tokens("stop_token_ids", &generation.stop_tokens)?;

@@ -138,6 +138,7 @@ async fn chunks_count_and_hide_what_they_are_asked_to() {
             "{counts:?}"
         );
         for chunk in &chunks {
+            assert_eq!(chunk["usage"]["prompt_tokens"], 2, "{chunk}");
             assert!(chunk["id"].as_str().expect("an id").ends_with("cmpl-mine-1"), "{chunk}");
             let letters = chunk["obfuscation"].as_str().expect("letters").len();
             let text = [&chunk["choices"][0]["text"], &chunk["choices"][0]["delta"]["content"]];

@@ -148,7 +148,7 @@ pub(super) fn of_baseline(measured: &Baseline) -> Vec<Advice> {
     if measured.is_noisy {
         all.push(Advice::new(
             format!(
-                "readings of the bandwidth differ by {:.0} %: the record is of a noisy minute",
+                "readings of the bandwidth differ by {:.0} %: this was a noisy minute",
                 measured.spread_percent
             ),
             "run `pelton doctor` again while nothing else runs",

@@ -147,9 +147,11 @@ pub(crate) fn completions(start: &str) -> Vec<String> {
 /// Text of `/help`, a line or more for each command and key.
 pub(crate) fn help() -> String {
     let keys = KEYS.iter().map(|(key, help)| ((*key).to_owned(), *help));
+    let rows: Vec<(String, &str)> = commands().chain(keys).collect();
+    let width = rows.iter().map(|(form, _)| form.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
-    for (form, help) in commands().chain(keys) {
-        writeln!(text, "  {form:<18} {help}").expect("invariant: into a string");
+    for (form, help) in rows {
+        writeln!(text, "  {form:<width$}  {help}").expect("invariant: into a string");
     }
     text
 }

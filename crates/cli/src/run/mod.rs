@@ -60,8 +60,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let started = Instant::now();
     let is_interactive = prompt == Prompt::Interactive;
     args.beams.check(&args.sampling, &args.ends, is_interactive)?;
-    if is_interactive && args.json {
-        return Err(Failure::new("`--json` needs a prompt: expected PROMPT or standard input"));
+    let of_one_answer = [(args.json, "--json"), (args.bandwidth, "--bandwidth")];
+    if let Some((_, flag)) = of_one_answer.iter().find(|(is_given, _)| is_interactive && *is_given)
+    {
+        let expected = "expected PROMPT or standard input";
+        return Err(Failure::new(format!("`{flag}` needs a prompt: {expected}")));
     }
     let chosen = args.chosen()?;
     let reference = model::reference(Some(&chosen.model))?;
@@ -84,7 +87,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         && !args.quiet
         && !args.json
     {
-        eprintln!("note: the prompt is continued as plain text: {why}");
+        eprintln!("note: no chat with this model, the prompt is continued as plain text: {why}");
     }
     if args.has_idle_template() && !args.quiet {
         eprintln!(

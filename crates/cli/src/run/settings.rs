@@ -106,7 +106,7 @@ pub(crate) fn list(generation: &Generation) -> String {
         serde_json::to_value(SamplingArgs::of(generation)),
         serde_json::to_value(EndArgs::of(generation)),
     ];
-    let mut text = String::new();
+    let mut rows = Vec::new();
     for value in values {
         let Ok(Value::Object(fields)) = value else { continue };
         for (field, value) in fields {
@@ -119,9 +119,13 @@ pub(crate) fn list(generation: &Generation) -> String {
                 }
                 other => other.to_string(),
             };
-            let name = field.replace('_', "-");
-            writeln!(text, "  {name:<20} {value}").expect("invariant: into a string");
+            rows.push((field.replace('_', "-"), value));
         }
+    }
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (name, value) in rows {
+        writeln!(text, "  {name:<width$}  {value}").expect("invariant: into a string");
     }
     text
 }
@@ -236,6 +240,7 @@ mod tests {
             let name = arg.get_long().expect("a name");
             assert!(list.contains(&format!("  {name} ")), "{name} is missing in {list}");
         }
-        assert!(list.contains("temperature          1\n"), "{list}");
+        let mut rows = list.lines().map(|row| row.split_whitespace().collect::<Vec<_>>());
+        assert!(rows.any(|row| row == ["temperature", "1"]), "{list}");
     }
 }

@@ -261,11 +261,14 @@ impl<'a> Place<'a> {
             let parsed = root.clone().try_get_matches_from(words.map(|(_, word)| word));
             parsed.err().is_none_or(|error| error.kind() != ErrorKind::MissingRequiredArgument)
         };
-        let flags = self.words.iter().enumerate().filter(|(_, word)| word.starts_with("--"));
-        flags
-            .filter(|(at, word)| is_fine_without(*at, if word.contains('=') { 1 } else { 2 }))
-            .map(|(_, word)| flag_of(word))
-            .next()
+        let is_flag = |word: &String| word.starts_with("--");
+        // A flag without a value in its word has it in the next one, or has none.
+        let n_words = |at: usize| {
+            let has_own = self.words[at].contains('=');
+            if has_own || self.words.get(at + 1).is_none_or(is_flag) { 1 } else { 2 }
+        };
+        let mut flags = self.words.iter().enumerate().filter(|(_, word)| is_flag(word));
+        flags.find(|(at, _)| is_fine_without(*at, n_words(*at))).map(|(_, word)| flag_of(word))
     }
 
     /// A misspelled command of a command that takes other words, too.
@@ -349,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_mistake_is_one_line_that_names_the_fix() {
-        let cases: [(&[&str], &str); 28] = [
+        let cases: [(&[&str], &str); 29] = [
             (&[], "(hint: try `pelton run"),
             (&["pul", "x"], "did you mean `pelton pull`?"),
             (&["ls"], "`pelton list`"),
@@ -372,6 +375,7 @@ mod tests {
             (&["convert", "a"], "usage: pelton convert"),
             (&["convert", "a"], "`pelton convert` needs <OUTPUT>"),
             (&["run", "-n", "3", "x", "--length-penalty", "2"], "`--length-penalty` needs --beams"),
+            (&["run", "--json", "--length-penalty", "2"], "`--length-penalty` needs --beams"),
             (&["run", "x", "--tool-choice=auto"], "`--tool-choice` needs --tools"),
             (&["eval", "embedded"], "usage: pelton eval [OPTIONS] --text <FILE> <MODEL>)"),
             (

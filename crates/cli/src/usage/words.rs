@@ -88,6 +88,7 @@ const LETTERS: &[(&str, &str)] = &[
     ("-s", "`--seed N`"),
     ("-f", "a file as the prompt: `pelton run - < FILE`"),
     ("-i", "`pelton run` without a prompt is a chat"),
+    ("-m", "the model is a word of its own here, without a flag"),
 ];
 
 /// Advice for a flag of another program; `has` says whether the command has one of ours.

@@ -179,11 +179,25 @@ impl Drawn {
     }
 }
 
-/// A text wrapped at the width of the terminal, without styles.
+/// A text wrapped at the width of the terminal, without styles. A line with two columns, which two
+/// spaces or more part, goes on below the second one.
 pub(crate) fn wrapped(text: &str, columns: Option<usize>) -> String {
     let (mut wrapper, mut out) = (Wrapper::default(), String::new());
     wrapper.resize(columns);
-    without_controls(text).chars().for_each(|c| wrapper.push(plain(c), &mut out));
+    let (mut has_text, mut n_spaces) = (false, 0);
+    for c in without_controls(text).chars() {
+        match c {
+            '\n' => (has_text, n_spaces) = (false, 0),
+            ' ' => n_spaces += 1,
+            _ => {
+                if has_text && n_spaces >= 2 {
+                    wrapper.push(Ink::Hang, &mut out);
+                }
+                (has_text, n_spaces) = (true, 0);
+            }
+        }
+        wrapper.push(plain(c), &mut out);
+    }
     out
 }
 
@@ -227,6 +241,17 @@ mod tests {
     fn control_characters_of_a_model_are_shown_and_not_carried_out() {
         let look = Look { wraps: true, has_styles: false };
         assert_eq!(drawn(look, "a\x1b[2J\x07b\r\n"), "a\\u{1b}[2J\\u{7}b\n");
+    }
+
+    #[test]
+    fn rows_of_a_table_go_on_below_their_second_column() {
+        let text = "  /a  one two three four\nplain words that go on\n";
+        assert_eq!(wrapped(text, None), text);
+        let out = wrapped(text, Some(20));
+        let lines: Vec<&str> = out.lines().collect();
+        assert!(lines[0].starts_with("  /a  one two"), "{out:?}");
+        assert!(lines[1] == "      four" && lines[2].starts_with("plain"), "{out:?}");
+        assert!(lines[3..].iter().all(|line| !line.starts_with(' ')), "{out:?}");
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub(crate) struct Before {
     pub(crate) echo: Option<String>,
     /// The tokens of the prompt, where they are asked for.
     pub(crate) tokens: Option<Ids>,
+    /// Number of tokens of the prompt.
+    pub(crate) n_prompt: usize,
 }
 
 impl Before {
@@ -186,7 +188,9 @@ pub(crate) struct ChunkMaker {
 
 impl ChunkMaker {
     pub(crate) fn new(head: Head, options: StreamOptions, ask: Ask, before: Before) -> Self {
-        Self { head, options, ask, before, now: Now::default() }
+        let mut now = Now::default();
+        now.usage.prompt_tokens = before.n_prompt;
+        Self { head, options, ask, before, now }
     }
 
     fn chunk(&self, choices: Vec<ChunkChoice>, usage: Option<Usage>) -> ChatChunk<'_> {

@@ -66,7 +66,8 @@ pub(crate) async fn handle(
         let again = app.again(&request);
         let generating = llm.chat(request).map_err(convert::error)?;
         let tokens = ask.shown.token_ids.then(|| Ids::of(generating.prompt(0)));
-        let before = Before { n_choices: generating.n_choices(), echo, tokens };
+        let (n_choices, n_prompt) = (generating.n_choices(), generating.prompt(0).len());
+        let before = Before { n_choices, echo, tokens, n_prompt };
         Ok((generating, ask, before, id, model, again))
     })
     .await?;

@@ -15,6 +15,7 @@ use pelton_llm::{BestOf, CompletionRequest, Generation};
 use crate::access::Caller;
 use crate::answering::Answering;
 use crate::error::ApiError;
+use crate::routes::conversation::renamed;
 use crate::state::{AppState, Running};
 use crate::wire::{Ask, Body, Head, Now, sse};
 
@@ -68,7 +69,11 @@ pub(crate) async fn handle(
         let n_top = request.generation.sampling.logprobs.unwrap_or(0);
         let echoes = echo::Texts::of(&request, ask.shown);
         let again = app.again(&request);
-        let generating = llm.complete(request)?;
+        // A prompt is echoed with its scores, which the library knows by the other name.
+        let is_of_echo = ask.shown.echo && ask.shown.prompt_logprobs.is_none();
+        let names: &[_] = if is_of_echo { &[("prompt_logprobs", "echo")] } else { &[] };
+        let generating =
+            llm.complete(request).map_err(|failed| renamed(failed.into(), names, ""))?;
         let echoes = echoes.echoes(llm, &generating);
         Ok((generating, ask, About { kept, echoes, n_top, id }, model, again))
     })
