@@ -102,8 +102,8 @@ impl State {
     }
 }
 
-/// What plans of a model for a wish differ in: name of the weights, keys and values, whether there is a
-/// prefix cache, requests at the same time.
+/// The choices in which plans for the same model and wish differ: name of the weights, type of keys and
+/// values, whether there is a prefix cache, requests at the same time.
 type PlanKey = (String, KvDtype, bool, usize);
 
 /// The model and the wish.
