@@ -62,6 +62,15 @@ fn commands_work_and_a_typo_names_the_command_that_was_meant() {
 }
 
 #[test]
+fn flags_of_one_answer_are_refused() {
+    for flag in ["--json", "--bandwidth"] {
+        let mut terminal = Terminal::start_with(200, &["run", flag], |command| command);
+        assert_eq!(terminal.end(), Some(2), "{}", terminal.log);
+        assert!(terminal.log.contains(&format!("`{flag}` needs a prompt")), "{}", terminal.log);
+    }
+}
+
+#[test]
 fn answers_of_a_chat_have_a_form_and_call_tools_while_that_is_wanted() {
     let folder = tempfile::tempdir().expect("a folder");
     let tools = folder.path().join("tools.json");

@@ -2,6 +2,7 @@
 
 use crate::common::pelton;
 use pelton_testkit::TinyModel;
+use pelton_testkit::golden::encoder_decoders;
 
 /// A tiny model without the files of its tokenizer.
 fn without_tokenizer() -> tempfile::TempDir {
@@ -40,6 +41,28 @@ fn token_ids_are_continued_without_a_tokenizer_and_texts_are_not() {
         assert!(parts.iter().all(|part| outcome.stderr.contains(*part)), "{}", outcome.stderr);
     }
     pelton(&[&run[..], &["--logit-bias", "38=-100"]].concat()).assert_answered();
+}
+
+#[test]
+fn an_encoder_decoder_says_what_room_there_is() {
+    for golden in encoder_decoders() {
+        let folder = tempfile::tempdir().expect("a folder");
+        golden.checkpoint.write_folder(folder.path());
+        let model = folder.path().to_str().expect("UTF-8");
+        let run = ["run", "-m", model, "--temperature", "0", "--ignore-eos", "-n", "5000"];
+        let said = pelton(&[&run[..], &["--tokens", "5,6,7"]].concat());
+        said.assert_answered();
+        let n = said.stderr.split("leaves ").nth(1).and_then(|rest| rest.split(' ').next());
+        let n: u64 = n.and_then(|n| n.parse().ok()).expect(&said.stderr);
+        let answer = pelton(&[&run[..], &["--tokens", "5,6,7", "--json"]].concat()).json();
+        assert_eq!(answer["usage"]["completion_tokens"], n);
+        assert_eq!(answer["end"], "context full");
+        let long = ["5"; 5000].join(",");
+        let refused = pelton(&[&run[..], &["-q", "--tokens", &long]].concat());
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+        let error = refused.stderr.lines().last().unwrap_or_default();
+        assert!(error.contains("has 5000 tokens; the encoder reads at most"), "{error}");
+    }
 }
 
 #[test]
