@@ -110,3 +110,11 @@ pub const TENSOR_RANK: usize = 8;
 /// Tokens of a step where nothing else is chosen, and so of the longest piece of a prompt that is computed
 /// at once.
 pub const STEP_TOKENS: usize = 512;
+
+/// Whether our reader of JSON keeps the digits of a number: it rounds whole numbers of more than 64
+/// bits. One with a point or an exponent may be rounded as every reader of JSON does.
+pub fn keeps_digits(number: &str) -> bool {
+    number.contains(['.', 'e', 'E'])
+        || number.parse::<u64>().is_ok()
+        || number.parse::<i64>().is_ok()
+}

@@ -34,6 +34,8 @@ mod solve;
 
 pub(crate) use pattern::Expression;
 
+use pelton_base::limits::keeps_digits;
+
 use crate::book::Book;
 use crate::error::GrammarError;
 use crate::grammars::Layout;
@@ -82,8 +84,7 @@ fn rounded_number(text: &str) -> Option<&str> {
         let is_part = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
         let end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
         let number = &rest[..end];
-        let is_whole = !number.contains(['.', 'e', 'E']);
-        if is_whole && number.parse::<u64>().is_err() && number.parse::<i64>().is_err() {
+        if !keeps_digits(number) {
             return Some(number);
         }
         rest = &rest[end..];

@@ -13,6 +13,7 @@
 
 use std::fmt;
 
+use pelton_base::limits::keeps_digits;
 use serde::de::{DeserializeOwned, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 pub(crate) use serde_json::value::RawValue;
@@ -200,21 +201,13 @@ fn check_shape(path: &str, raw: &RawValue, depth: usize, most: Extent) -> Result
             check_shape(&format!("{path}[{i}]"), element, depth + 1, most)
         }),
         Kind::String => string(path, raw).map(drop),
-        Kind::Number if !is_kept(raw.get()) => Err(wrong(
+        Kind::Number if !keeps_digits(raw.get()) => Err(wrong(
             path,
             "a whole number of 64 bits, or text, which keeps all digits",
             raw.get(),
         )),
         Kind::Number | Kind::Word => Ok(()),
     }
-}
-
-/// Whether a number keeps its digits in a [`Value`]; one with a point or an exponent may be rounded as
-/// every reader of JSON does.
-fn is_kept(number: &str) -> bool {
-    number.contains(['.', 'e', 'E'])
-        || number.parse::<u64>().is_ok()
-        || number.parse::<i64>().is_ok()
 }
 
 /// The full name of a field.
