@@ -5,11 +5,16 @@
 //!             |-- block --|-- block --|...|
 //! KV head     |head|head|head|head|head|head|        parts of up to 16 heads
 //! block       chunks first_chunk .. + n_chunks       what any of its rows sees
+//! chunks      |--- span ---|--- span ---|chunk|chunk|...     in stretches, each of one partial result
 //! ```
+//!
+//! The last spans of a block are cut into chunks, so that threads end at about the same time.
 
-use super::CHUNK;
+use std::ops::Range;
+
 use super::input::{AttentionInput, first_seen};
 use super::tree::Tree;
+use super::{CHUNK, SPAN};
 
 /// Flat rows (rows x heads) that an item has room for, at least; and in steps of which it has more.
 pub(super) const FLAT_ROWS: usize = 64;
@@ -68,10 +73,39 @@ pub(super) struct RowBlock {
     /// First chunk that any row sees.
     pub(super) first_chunk: usize,
     pub(super) n_chunks: usize,
-    /// Partials of all row blocks before, in (part of the heads, chunk) pairs.
+    /// Spans at the beginning that are a stretch each; after them each chunk is one.
+    n_spans: usize,
+    /// Partials of all row blocks before, in (part of the heads, stretch) pairs.
     pub(super) first_partial: usize,
     /// Where the depths of the sequence's rows begin, if they are a tree.
     pub(super) first_depth: usize,
+}
+
+impl RowBlock {
+    /// Stretches of chunks.
+    pub(super) fn n_stretches(&self) -> usize {
+        self.n_spans + self.n_chunks - self.chunks_of(self.n_spans)
+    }
+
+    /// The chunks of a stretch, counted from the block's first.
+    pub(super) fn stretch(&self, idx: usize) -> Range<usize> {
+        if idx < self.n_spans {
+            return self.chunks_of(idx)..self.chunks_of(idx + 1);
+        }
+        let chunk = self.chunks_of(self.n_spans) + idx - self.n_spans;
+        chunk..chunk + 1
+    }
+
+    /// Whether this chunk, counted from the block's first, is the first of its span that any row sees.
+    pub(super) fn begins_span(&self, chunk: usize) -> bool {
+        chunk == 0 || (self.first_chunk + chunk).is_multiple_of(SPAN)
+    }
+
+    /// Chunks of the first `n_spans` spans. Spans are fixed to multiples of [`SPAN`] chunks.
+    fn chunks_of(&self, n_spans: usize) -> usize {
+        let end = (self.first_chunk / SPAN + n_spans) * SPAN;
+        end.saturating_sub(self.first_chunk).min(self.n_chunks)
+    }
 }
 
 /// How the rows of a call are cut; its memory is kept from call to call.
@@ -80,17 +114,25 @@ pub(super) struct Cut {
     pub(super) blocks: Vec<RowBlock>,
     /// Depths of the rows of all trees.
     pub(super) depths: Vec<u32>,
+    /// Pairs of a part of the heads and a chunk.
+    pub(super) n_chunks: usize,
+    /// Pairs of a part of the heads and a stretch.
     pub(super) n_partials: usize,
 }
 
 impl Cut {
     /// Cuts the rows of all sequences into blocks of up to `flat_rows` flat rows (rows x heads),
-    /// but of at least one row.
-    pub(super) fn rows(&mut self, input: &AttentionInput<'_>, heads: &HeadParts, flat_rows: usize) {
+    /// but of at least one row; and their chunks into stretches, for `n_threads` threads.
+    pub(super) fn rows(
+        &mut self,
+        input: &AttentionInput<'_>,
+        heads: &HeadParts,
+        (flat_rows, n_threads): (usize, usize),
+    ) {
         let per_block = (flat_rows / heads.most).max(1);
         self.blocks.clear();
         self.depths.clear();
-        self.n_partials = 0;
+        (self.n_chunks, self.n_partials) = (0, 0);
         for (seq, sequence) in input.sequences.iter().enumerate() {
             let first_depth = self.depths.len();
             if let Some(parents) = sequence.tree {
@@ -115,17 +157,21 @@ impl Cut {
                 let first_chunk = first_seen / CHUNK;
                 let end = input.seen_end(sequence, last + 1);
                 let n_chunks = end.div_ceil(CHUNK).saturating_sub(first_chunk);
-                self.blocks.push(RowBlock {
+                let n_spans = (first_chunk + n_chunks).div_ceil(SPAN) - first_chunk / SPAN;
+                let block = RowBlock {
                     seq,
                     row,
                     n_rows,
                     position,
                     first_chunk,
                     n_chunks,
+                    n_spans: n_spans.saturating_sub(n_threads),
                     first_partial: self.n_partials,
                     first_depth,
-                });
-                self.n_partials += n_chunks * heads.n;
+                };
+                self.n_chunks += n_chunks * heads.n;
+                self.n_partials += block.n_stretches() * heads.n;
+                self.blocks.push(block);
                 row += n_rows;
             }
         }

@@ -55,7 +55,6 @@ pub(super) struct States<'a> {
     pub(super) stride: usize,
 }
 
-#[cfg(target_arch = "x86_64")]
 impl States<'_> {
     /// The memory of each state.
     pub(super) fn each(&mut self) -> impl Iterator<Item = &mut [f32]> {

@@ -4,13 +4,16 @@
 //! for each row (position p) and head:     keys of positions  max(0, p + 1 - window) ..= p + ahead
 //!                                         of its segment, where there are segments
 //!   (M, Z, O) = (sink, 1, 0)              or (-inf, 0, 0) without sinks
-//!   for each chunk of 256 positions, ascending, fixed to multiples of 256:
+//!   for each span of 2,048 positions, ascending, fixed to multiples of 2,048:
+//!    (M', Z', O') = (-inf, 0, 0)
+//!    for each chunk of 256 positions of the span, ascending, fixed to multiples of 256:
 //!     s[t]  = softcap(scale · Σ_d q[d] k[t][d] + slope · (t - p))    in blocks of d   (score.rs)
 //!                                              + bias[t - p]           where a table has a bias by distance
 //!     m     = max s                 e[t] = exp(s[t] - m)                           (softmax.rs)
 //!     z     = Σ e[t]                                    position t in lane t % 16, then halving
 //!     o[d]  = Σ e[t] v[t][d]                            in blocks of t               (weigh.rs)
-//!     merge (m, z, o) into (M, Z, O)                                                 (merge.rs)
+//!     merge (m, z, o) into (M', Z', O')                                              (merge.rs)
+//!    merge (M', Z', O') into (M, Z, O)
 //!   out = O / Z
 //!
 //! in blocks:   of each 32 terms the first 16 and the last 16 are summed from 0, of each pair
@@ -30,10 +33,11 @@
 //! summed after they are rounded, so that their quotients add up to 1; those with scales are summed
 //! before.
 //!
-//! **Canonical order.** A chunk is computed on its own, by the positions of its keys alone, and
-//! chunks merge in ascending order. The bits do not depend on the other rows of a call, on how a
-//! prompt was cut, on where its pages lie, on the number of threads, or on which thread computed
-//! which chunk.
+//! **Canonical order.** A chunk is computed on its own, by the positions of its keys alone; chunks
+//! merge in ascending order to spans, and spans to the result. The bits do not depend on the other
+//! rows of a call, on how a prompt was cut, on where its pages lie, on the number of threads, or on
+//! which thread computed which chunk. Spans are there so that a thread can merge the chunks that it
+//! computed, while they are in its cache.
 //!
 //! **Trees.** Rows may be a tree of drafts, verified at once. The order above is then by the
 //! position that a key *counts as* for the row: `first_position + depth` for the tokens of its
@@ -61,13 +65,13 @@
 //! **Work.** An item is up to 64 (query row, head) pairs of one KV head, 192 on AVX-512, 512 with tile
 //! registers: the heads of a group share each K and V brought into cache, and so do the rows of a
 //! prompt; groups of more than 16 heads are several items. When there are fewer items than the team
-//! can share evenly, items are cut by chunks as well, so that one long sequence uses every thread; a
-//! second, small wave merges. Both ways give the same bits.
+//! can share evenly, items are cut by spans and chunks as well, so that one long sequence uses every
+//! thread; a second, small wave merges. Both ways give the same bits.
 //!
 //! ```text
 //! many items      item -> all its chunks, merged as they come
-//! few items       (item, chunk) -> partial[item][chunk];   item -> merge ascending
-//! decoding        the same, but all heads of a chunk by one thread, where chunks are many   (run.rs);
+//! few items       (item, stretch) -> partial[item][stretch];   item -> merge ascending
+//! decoding        the same, but all heads of a stretch by one thread, where chunks are many (run.rs);
 //!                 or of a block of the chunk, where that is faster                     (paired)
 //! ```
 //!
@@ -142,6 +146,9 @@ pub use input::{AttentionInput, AttentionSeq, DistanceBias};
 
 /// Positions per chunk: part of the canonical order, not a tuning knob.
 const CHUNK: usize = 256;
+/// Chunks of a span, whose results merge before they join those of other spans: part of the canonical
+/// order, too.
+const SPAN: usize = 8;
 /// Terms of a sum that are added up as two halves before they join it: what one product of tile
 /// registers takes.
 const BLOCK: usize = 32;

@@ -74,7 +74,8 @@
 //! Later measurements of the same kind, 16 heads of 256 on 4 behind 32,768 tokens. Of 181 thousand
 //! cycles for a chunk of 256 tokens and all heads, scores take 84, values 89 and exponentials 7.5; merging
 //! takes 3 % more. Values that lie as `[64 elements][16 tokens]` would be read 13 % faster, and with their
-//! keys 3 %; partial results that never leave the cache would save 2.6 %. Not faster: values prefetched
+//! keys 3 %; partial results that never leave the cache would save 2.6 %, and since chunks merge to spans
+//! most of them do not. Not faster: values prefetched
 //! to the first-level cache one part ahead, lines prefetched in the order of memory, blocks with 64 bytes to
 //! 8 KiB between them, heads that lie in another order in each block. Keys of one or two groups at a
 //! time are slower.

@@ -7,6 +7,7 @@ mod latent;
 mod many_rows;
 mod random;
 mod sinks;
+mod spans;
 mod tree;
 
 use crate::testing::{Random, bits, row_cpus};
