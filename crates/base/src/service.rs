@@ -104,6 +104,9 @@ pub struct ServiceParams {
     /// request whose answer this prompt continues (a beam). While that request still runs, the KV
     /// of the common tokens is shared instead of computed, tokens of its answer included.
     pub fork_of: Option<RequestId>,
+    /// Whether it is a further part (answer or prompt) of a request of which one was taken: then it
+    /// is taken, too, however many wait.
+    pub is_further: bool,
     /// How its tokens are drafted.
     pub drafting: Drafting,
     /// The beginning of the prompt that an encoder reads; empty in models without an encoder.

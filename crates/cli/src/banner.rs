@@ -88,7 +88,7 @@ fn text(llm: &Llm, places: &Places, needs_key: bool) -> String {
         "model    {} ({}), {}",
         info.name,
         info.architecture,
-        weights(info.weight_bytes, info.rounded_to)
+        weights(info.loaded_bytes, info.rounded_to)
     );
     let _ = writeln!(
         text,

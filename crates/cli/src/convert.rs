@@ -5,7 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use pelton_model::{ExportOptions, KvDtype, ModelError, ModelFiles, TensorTotals, export, inspect};
+use pelton_model::{
+    ExportOptions, KvDtype, ModelError, ModelFiles, TensorTotals, export, gguf_left_out, inspect,
+};
 use serde::Serialize;
 
 use crate::args::ConvertArgs;
@@ -29,6 +31,8 @@ struct Report {
     n_input_bytes: u64,
     /// By stored type.
     tensors: BTreeMap<String, TensorTotals>,
+    /// What the input says and the files do not.
+    left_out: Vec<String>,
     seconds: f64,
 }
 
@@ -71,6 +75,7 @@ pub(crate) fn print(
         n_bytes: written.n_bytes,
         n_input_bytes: inspect(files, KvDtype::Bf16)?.n_bytes,
         tensors: written.tensors,
+        left_out: gguf_left_out(files)?,
         seconds: started.elapsed().as_secs_f64(),
     };
     let text = if json {
@@ -119,6 +124,7 @@ impl Report {
             let size = bytes(totals.n_bytes);
             rows.push(("tensors", format!("{} of type {dtype}, {size}", totals.n_tensors)));
         }
+        rows.extend(self.left_out.iter().map(|what| ("left out", what.clone())));
         rows.push(("time", format!("{:.1} s", self.seconds)));
         rows.iter().map(|(name, value)| format!("{name:<15}{value}\n")).collect()
     }

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::Arc;
 
 use pelton_base::limits;
-use pelton_llm::{EmbedInput, EmbedRequest, Embedder, Embeddings, cosine};
+use pelton_llm::{EmbedInput, EmbedRequest, Embedder, Embeddings, LlmError, cosine};
 use serde_json::json;
 
 use crate::args::EmbedArgs;
@@ -13,6 +13,12 @@ use crate::model;
 
 /// Texts of one request: enough to fill steps, few enough to report errors early.
 const TEXTS_PER_REQUEST: usize = 256;
+
+/// A text, and where it stands.
+struct Given {
+    text: String,
+    place: String,
+}
 
 /// Runs the command.
 pub(crate) fn embed(args: &EmbedArgs) -> Result<()> {
@@ -29,33 +35,47 @@ pub(crate) fn embed(args: &EmbedArgs) -> Result<()> {
     written.and_then(|()| stdout.flush()).map_err(|error| Failure::stdout(&error))
 }
 
-fn embed_all(embedder: &Arc<Embedder>, texts: &[String], args: &EmbedArgs) -> Result<Embeddings> {
+fn embed_all(embedder: &Arc<Embedder>, texts: &[Given], args: &EmbedArgs) -> Result<Embeddings> {
     let mut all = Embeddings { vectors: Vec::new(), n_tokens: Vec::new() };
-    for (i, chunk) in texts.chunks(TEXTS_PER_REQUEST).enumerate() {
+    for chunk in texts.chunks(TEXTS_PER_REQUEST) {
         let request = EmbedRequest {
-            inputs: chunk.iter().cloned().map(EmbedInput::Text).collect(),
+            inputs: chunk.iter().map(|given| EmbedInput::Text(given.text.clone())).collect(),
             dimensions: args.dimensions.map(Into::into),
             prompt_name: args.prompt.clone(),
             truncate: args.truncate,
         };
-        let first = i * TEXTS_PER_REQUEST;
-        let more = embedder.embed(request).map_err(|error| {
-            let failure = Failure::from(error);
-            if first == 0 { failure } else { failure.at(&format!("texts from {first} on")) }
-        })?;
+        let more = embedder.embed(request).map_err(|error| refused(error, chunk))?;
         all.vectors.extend(more.vectors);
         all.n_tokens.extend(more.n_tokens);
     }
     Ok(all)
 }
 
+/// A failure that says where the text stands that it is about.
+fn refused(error: LlmError, texts: &[Given]) -> Failure {
+    let at = |index: usize, what: &str| Failure::new(format!("{}: {what}", texts[index].place));
+    match error {
+        LlmError::EmptyInput { index } => {
+            at(index, "the text is empty: expected at least one token")
+        }
+        LlmError::InputTooLong { index, n_tokens, limit } => {
+            at(index, &format!("the text has {n_tokens} tokens or more, and at most {limit} fit"))
+                .hint("`--truncate` cuts it")
+        }
+        error => error.into(),
+    }
+}
+
 /// The texts of the command line, of standard input and of the file, in this order.
-fn gather(args: &EmbedArgs) -> Result<Vec<String>> {
+fn gather(args: &EmbedArgs) -> Result<Vec<Given>> {
     let mut texts = Vec::new();
-    for text in &args.texts {
+    for (idx, text) in args.texts.iter().enumerate() {
         match text.as_str() {
             "-" => read_lines("standard input", std::io::stdin().lock(), &mut texts)?,
-            text => texts.push(text.to_owned()),
+            text => {
+                let place = format!("text {} of the command line", idx + 1);
+                texts.push(Given { text: text.to_owned(), place });
+            }
         }
     }
     if let Some(path) = &args.file {
@@ -71,7 +91,7 @@ fn gather(args: &EmbedArgs) -> Result<Vec<String>> {
 }
 
 /// Lines without their ends, each and all of them of a limited length: a pipe may be endless.
-fn read_lines(name: &str, mut input: impl BufRead, texts: &mut Vec<String>) -> Result<()> {
+fn read_lines(name: &str, mut input: impl BufRead, texts: &mut Vec<Given>) -> Result<()> {
     let most = limits::PROMPT_BYTES as u64;
     let mut n_left = limits::EMBED_TEXTS_BYTES;
     for line in 1.. {
@@ -95,7 +115,7 @@ fn read_lines(name: &str, mut input: impl BufRead, texts: &mut Vec<String>) -> R
         if text.len() as u64 > most {
             return Err(Failure::new(format!("{name}, line {line}: at most {most} bytes")));
         }
-        texts.push(text.to_owned());
+        texts.push(Given { text: text.to_owned(), place: format!("{name}, line {line}") });
     }
     Ok(())
 }

@@ -97,7 +97,11 @@ fn load(chosen: &Chosen, vectors: Option<bool>) -> crate::failure::Result<Opened
             chosen.warn_of_text();
             Opened::Vectors(model::load_embedder(&runtime, &reference, &chosen.embed_options())?)
         }
-        false => Opened::Text(model::load(&runtime, &reference, &chosen.llm)?),
+        false => {
+            let llm = model::load(&runtime, &reference, &chosen.llm)?;
+            chosen.warn_of_idle(llm.info());
+            Opened::Text(llm)
+        }
     })
 }
 

@@ -369,3 +369,43 @@ fn a_tokenizer_of_another_model_is_named() {
         pelton(args).assert_refused(&["has 481 tokens, the embedding has 288 rows"]);
     }
 }
+
+#[test]
+fn settings_that_change_nothing_are_named() {
+    let folder = tempfile::tempdir().expect("temp");
+    let input = folder.path().join("in.jsonl");
+    std::fs::write(
+        &input,
+        "{\"custom_id\": \"a\", \"body\": {\"prompt\": \"x\", \"max_tokens\": 1}}\n",
+    )
+    .expect("written");
+    let run = |flags: &[&str]| {
+        let output = folder.path().join("out.jsonl");
+        let _ = std::fs::remove_file(&output);
+        let files = [&input, &output].map(|path| path.to_str().expect("UTF-8"));
+        let outcome = pelton(&[&["batch"], &files[..], flags].concat());
+        outcome.assert_answered();
+        outcome.stderr
+    };
+    let idle = [
+        ["--spec-max", "3"],
+        ["--priority-order", "high-first"],
+        ["--cache-eviction", "cost-aware"],
+        ["--compute", "f32"],
+        ["--activation-group", "64"],
+        ["--state-dtype", "bf16"],
+    ];
+    let idle = run(&[&["--no-prefix-cache"], idle.concat().as_slice()].concat());
+    for part in [
+        "spec_max: changes nothing without drafts",
+        "priority_order: changes nothing without `--policy priority`",
+        "cache_eviction: changes nothing without the prefix cache",
+        "activation_group: changes nothing with `--compute f32`",
+        "state_dtype: changes nothing for a model without recurrent layers",
+    ] {
+        assert!(idle.contains(part), "{part}: {idle}");
+    }
+    let busy = ["--spec", "ngram", "--spec-max", "3", "--policy", "priority"];
+    let busy = run(&[&busy[..], &["--priority-order", "high-first"]].concat());
+    assert!(!busy.contains("changes nothing"), "{busy}");
+}

@@ -70,6 +70,13 @@ fn a_batch_that_ctrl_c_stops_goes_on_where_it_ended() {
     names.sort();
     names.dedup();
     assert_eq!((names.len(), results(&output).len()), (N, N), "each line once");
+    // Another model keeps them, and its user reads whose they are.
+    let other = pelton(&["batch", text(&input), text(&output), "-m", "story-draft"]);
+    other.assert_answered();
+    let note =
+        "has answers of `story`, which are kept; `story-draft` answers the lines that are left";
+    assert!(other.stderr.contains(note), "{}", other.stderr);
+    assert!(!pelton(&args).stderr.contains("has answers of"), "they are its own");
 }
 
 /// Lines that come one by one are answered one by one, and Ctrl-C ends a batch that waits for the
@@ -78,7 +85,8 @@ fn a_batch_that_ctrl_c_stops_goes_on_where_it_ended() {
 fn a_batch_of_a_pipe_answers_each_line_at_once_and_ctrl_c_ends_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let output = folder.path().join("out.jsonl");
-    let args = ["batch", "/dev/stdin", text(&output)];
+    pelton(&["batch", "-", "-"]).assert_refused(&["`-`", "need a file"]);
+    let args = ["batch", "-", text(&output)];
     let mut command = command(&args);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary starts");

@@ -115,6 +115,87 @@ fn text_is_split_in_a_file_as_in_the_folder() {
     }
 }
 
+fn change_json(file: &Path, change: impl FnOnce(&mut Value)) {
+    let mut json = serde_json::from_slice(&std::fs::read(file).expect("read")).expect("JSON");
+    change(&mut json);
+    std::fs::write(file, json.to_string()).expect("written");
+}
+
+/// A post-processor that puts these tokens around a text.
+fn around(before: &[u32], after: &[u32]) -> Value {
+    let names = before.iter().chain(after).map(ToString::to_string);
+    let special = names.map(|name| {
+        let ids = [name.parse::<u32>().expect("a number")];
+        (name.clone(), json!({"id": name, "ids": ids, "tokens": [name]}))
+    });
+    let part = |id: &u32| json!({"SpecialToken": {"id": id.to_string(), "type_id": 0}});
+    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let single = before.iter().map(part).chain([text]).chain(after.iter().map(part));
+    json!({"type": "TemplateProcessing", "single": single.collect::<Vec<_>>(), "pair": [],
+        "special_tokens": special.collect::<serde_json::Map<_, _>>()})
+}
+
+#[test]
+fn a_file_has_the_tokens_around_a_text_and_the_pooling_of_the_folder() {
+    let folder = tempfile::tempdir().expect("temp");
+    let model = tiny(folder.path());
+    change_json(&model.join("config.json"), |config| {
+        (config["bos_token_id"], config["eos_token_id"]) = (json!(5), json!([2, 3]));
+    });
+    let modules = json!([
+        {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+        {"type": "sentence_transformers.models.Normalize", "path": "2_Normalize"},
+    ]);
+    std::fs::write(model.join("modules.json"), modules.to_string()).expect("written");
+    std::fs::create_dir(model.join("1_Pooling")).expect("a folder");
+    let pooling = model.join("1_Pooling/config.json");
+    std::fs::write(&pooling, r#"{"pooling_mode": "mean"}"#).expect("written");
+    let out = folder.path().join("model.gguf");
+    let run = |args: &[&str]| {
+        let outcome = pelton_with_input(args, b"\"the moth\"\n");
+        outcome.assert_answered();
+        outcome.stdout
+    };
+    for (before, after, left_out) in [
+        (&[][..], &[][..], 0),
+        (&[7], &[3], 0),
+        (&[7], &[], 0),
+        (&[], &[2], 0),
+        (&[7, 8], &[2, 3], 2),
+        (&[], &[9], 1),
+    ] {
+        change_json(&model.join("tokenizer.json"), |json| {
+            json["post_processor"] = around(before, after);
+        });
+        let report = pelton(&["convert", text(&model), text(&out), "--force", "--json"]).json();
+        let words = report["left_out"].as_array().expect("a list");
+        assert_eq!(words.len(), left_out, "{before:?} {after:?}: {report}");
+        if left_out == 0 {
+            let [of_folder, of_file] =
+                [&model, &out].map(|model| run(&["tokenize", "-m", text(model)]));
+            assert_eq!(of_folder, of_file, "{before:?} {after:?}");
+            let [of_folder, of_file] = [&model, &out].map(|model| {
+                let report = pelton(&["embed", text(model), "the moth", "--json"]).json();
+                assert!(report["embeddings"][0].is_array(), "{report}");
+                report["embeddings"].clone()
+            });
+            assert_eq!(of_folder, of_file, "{before:?} {after:?}");
+        }
+    }
+    let table = run(&["convert", text(&model), text(&out), "--force"]);
+    assert!(table.contains("left out       the tokens 9"), "{table}");
+
+    // What a file cannot say is refused.
+    for (config, word) in [
+        (r#"{"pooling_mode": "max"}"#, "pooling by max"),
+        (r#"{"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": true}"#, "cls and mean"),
+    ] {
+        std::fs::write(&pooling, config).expect("written");
+        let refused = pelton(&["convert", text(&model), text(&out), "--force"]);
+        refused.assert_refused(&[word, "`modules.json`", "GGUF"]);
+    }
+}
+
 #[test]
 fn a_vocabulary_that_is_no_json_is_in_the_file() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures");
@@ -201,6 +282,9 @@ fn what_cannot_be_converted_is_refused_and_leaves_nothing() {
     assert_eq!(std::fs::read_to_string(&out).expect("there"), "precious");
     pelton(&["convert", input, output, "--force"]).assert_answered();
     assert_eq!(names(folder.path()), ["out.gguf", "tiny"]);
+    std::fs::remove_file(&out).and_then(|()| std::fs::create_dir(&out)).expect("a folder");
+    pelton(&["convert", input, output])
+        .assert_refused(&["out.gguf", "expected a file, got a folder"]);
 }
 
 /// A byte-level vocabulary may merge nothing.

@@ -61,8 +61,10 @@ fn bad_input_is_one_line() {
     let model = path(&folder);
     let long = "a ".repeat(100);
     pelton(&["embed", model]).assert_refused(&["TEXTS"]);
-    pelton(&["embed", model, "a", ""]).assert_refused(&["input 1 is empty"]);
-    pelton(&["embed", model, &long]).assert_refused(&["input 0", "64", "truncate"]);
+    pelton(&["embed", model, "a", ""]).assert_refused(&["text 2 of the command line", "is empty"]);
+    pelton(&["embed", model, &long]).assert_refused(&["text 1 of", "64", "`--truncate`"]);
+    pelton_with_input(&["embed", model, "a", "-"], b"b\n\nc\n")
+        .assert_refused(&["standard input, line 2", "is empty"]);
     pelton(&["embed", model, "a", "--dimensions", "99"])
         .assert_refused(&["dimensions", "99 of 32"]);
     pelton(&["embed", model, "a", "--pooling", "median"])

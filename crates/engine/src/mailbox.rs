@@ -115,7 +115,8 @@ impl Shared {
             None if state.mail.shutdown.is_some() => return Err(SubmitError::Stopped),
             None => {}
         }
-        if state.mail.submissions.len() + state.metrics.n_waiting >= self.max_waiting {
+        let n_waiting = state.mail.submissions.len() + state.metrics.n_waiting;
+        if n_waiting >= self.max_waiting && !ask.service.is_further {
             state.n_refused += 1;
             return Err(SubmitError::Full { limit: self.max_waiting });
         }

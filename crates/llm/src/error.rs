@@ -212,14 +212,14 @@ pub enum LlmError {
     #[error(transparent)]
     Param(#[from] ParamError),
     /// The engine refuses the request now and may accept it later.
-    #[error("{why}; try again in {} s", whole_seconds(*.retry_after))]
+    #[error("{why}{}", try_again(*.retry_after))]
     Refused {
         /// The limit that is reached.
         overload: Overload,
         /// The figures, in words.
         why: String,
-        /// Time after which the request may be accepted.
-        retry_after: Duration,
+        /// Time after which the request may be accepted; `None` where no time will help.
+        retry_after: Option<Duration>,
     },
     /// The gatekeeper of the caller turned the request away.
     #[error(transparent)]
@@ -258,6 +258,10 @@ pub(crate) fn whole_seconds(wait: Duration) -> u64 {
     (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
 }
 
+fn try_again(wait: Option<Duration>) -> String {
+    wait.map_or_else(String::new, |wait| format!("; try again in {} s", whole_seconds(wait)))
+}
+
 /// Time after which to retry where the engine does not estimate it.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -276,6 +280,7 @@ impl From<Refusal> for LlmError {
                 Self::ContextLength { n_prompt, limit, context: limit + 1 }
             }
             Refusal::TenantQueueFull { retry_after, .. } => {
+                let retry_after = Some(retry_after);
                 Self::Refused { overload: Overload::TenantQueue, why, retry_after }
             }
             Refusal::DeadlineUnreachable { retry_after, .. } => {
@@ -292,7 +297,7 @@ impl From<SubmitError> for LlmError {
         match error {
             SubmitError::Full { limit } => {
                 let why = format!("{limit} requests are waiting already");
-                Self::Refused { overload: Overload::Queue, why, retry_after: RETRY_AFTER }
+                Self::Refused { overload: Overload::Queue, why, retry_after: Some(RETRY_AFTER) }
             }
             SubmitError::Stopped => Self::Stopped,
             SubmitError::Failed => Self::Failed,
@@ -383,7 +388,7 @@ impl LlmError {
     /// or where the time is unknown.
     pub fn retry_after_seconds(&self) -> Option<u64> {
         match self {
-            Self::Refused { retry_after, .. } => Some(whole_seconds(*retry_after)),
+            Self::Refused { retry_after, .. } => retry_after.map(whole_seconds),
             Self::NotAdmitted(refusal) => refusal.retry_after_seconds(),
             _ => None,
         }
@@ -400,7 +405,7 @@ mod tests {
         let (ttft, expected) = (Duration::from_millis(200), Duration::from_millis(900));
         let tenant = "blue".to_owned();
         let full = Refusal::TenantQueueFull { tenant, limit: 4, retry_after };
-        let late = Refusal::DeadlineUnreachable { ttft, expected, retry_after };
+        let late = Refusal::DeadlineUnreachable { ttft, expected, retry_after: Some(retry_after) };
         for (refusal, expected, word) in
             [(full, Overload::TenantQueue, "`blue`"), (late, Overload::Deadline, "900 ms")]
         {
@@ -410,6 +415,10 @@ mod tests {
             assert!(text.contains(word) && text.ends_with("try again in 3 s"), "{text}");
             assert!(matches!(error, LlmError::Refused { overload, .. } if overload == expected));
         }
+        let never = Refusal::DeadlineUnreachable { ttft, expected, retry_after: None };
+        let never = LlmError::from(never);
+        assert_eq!(never.retry_after_seconds(), None);
+        assert!(never.to_string().ends_with("the target is 200 ms"), "{never}");
         let busy = LlmError::from(SubmitError::Full { limit: 7 });
         assert_eq!(busy.retry_after_seconds(), Some(1));
         assert_eq!(whole_seconds(Duration::ZERO), 1);

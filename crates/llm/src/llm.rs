@@ -68,6 +68,8 @@ pub struct LlmInfo {
     pub context_tokens: usize,
     /// Bytes of weights read per generated token.
     pub weight_bytes: u64,
+    /// Bytes of all weights in memory.
+    pub loaded_bytes: u64,
     /// The format that weights were rounded to while they were loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rounded_to: Option<&'static str>,
@@ -339,6 +341,8 @@ impl Llm {
         let submitted = Instant::now();
         let mut streams = Vec::with_capacity(prompts.len() * n_made as usize);
         let mut searches = Vec::new();
+        // Where the first part of a request is taken, all others are.
+        let mut is_further = false;
         for prompt in &prompts {
             let room = self.parts.info.context_tokens - prompt.len();
             let (mut first, mut is_first) = (None, true);
@@ -354,9 +358,10 @@ impl Llm {
                     choice,
                     // Without any the engine makes one, which is thrown away.
                     max_tokens: generation.max_tokens.map_or(room, |most| most.clamp(1, room)),
-                    service: ServiceParams { fork_of: first, ..common.service },
+                    service: ServiceParams { fork_of: first, is_further, ..common.service },
                     ..common.clone()
                 };
+                is_further = true;
                 if let Some(params) = generation.beams {
                     let params = BeamParams { n: n_made as usize, ..params };
                     searches.push(self.parts.engine.submit_beams(ask, params)?);
@@ -365,7 +370,10 @@ impl Llm {
                 let processors = generation.processors.begin(prompt);
                 // One answer brings the scores; it shares no KV, so the others do not go on from it.
                 let prompt_logprobs = generation.prompt_logprobs.filter(|_| is_first);
-                let logprobs_mode = generation.logprobs_mode;
+                // The model's own rank the choices of `best_of`.
+                let ranks = generation.n_made() > generation.n;
+                let logprobs_mode =
+                    if ranks { LogprobsMode::Raw } else { generation.logprobs_mode };
                 let extras = Extras { processors, prompt_logprobs, logprobs_mode };
                 let stream = self.parts.engine.submit_with(ask, extras)?;
                 if prompt_logprobs.is_none() {
@@ -423,7 +431,8 @@ impl Llm {
         if granted < most as u64 {
             generation.max_tokens = Some(granted as usize);
         }
-        if !generation.is_repeatable_with(self.parts.verification)
+        if generation.service.is_uncached
+            || !generation.is_repeatable_with(self.parts.verification)
             || !keeper.wants_fingerprint(ticket)
         {
             return Ok(None);
@@ -493,6 +502,12 @@ impl Llm {
         sampling.suppressed = self.parts.suppressed.clone();
         if generation.n_made() > generation.n {
             // Log probabilities rank the choices of `best_of`.
+            if sampling.logprobs.is_some() && generation.logprobs_mode != LogprobsMode::Raw {
+                let expected = "no more than `n` beside `logprobs` where the server reports processed \
+                                log probabilities, because those of the model rank the answers";
+                let got = generation.n_made().to_string();
+                return Err(ParamError { param: "best_of", expected, got }.into());
+            }
             sampling.logprobs.get_or_insert(0);
         }
         let (prompt, max_tokens) = (Vec::new(), 0);

@@ -243,6 +243,7 @@ fn describe(
         vocab_size: decoder.spec().vocab_size,
         context_tokens: kv.context_tokens,
         weight_bytes: decoder.weight_bytes() as u64,
+        loaded_bytes: decoder.memory_bytes(),
         rounded_to: source.files.rounded_to().map(RoundTo::name),
         kv_bytes: kv.n_bytes() - kv.state_bytes,
         kv_bytes_per_token: kv.block.token_bytes(decoder.spec()) as u64,

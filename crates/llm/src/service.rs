@@ -28,6 +28,9 @@ pub struct Service {
     pub slo: Slo,
     /// Salt of the cache: prefixes are shared only with requests of the same salt.
     pub cache_salt: Option<String>,
+    /// Whether the answer is to be computed whole: no recorded answer serves the request, and its own
+    /// is not recorded. It needs a salt of its own, too.
+    pub is_uncached: bool,
     /// Names the request to the [`Gatekeeper`](crate::Gatekeeper) of the model; 0 for a request
     /// that is not asked about.
     pub ticket: u64,

@@ -221,6 +221,22 @@ fn a_request_that_fails_ends_with_an_error_and_its_neighbour_does_not() {
 }
 
 #[test]
+fn a_request_is_taken_with_all_its_answers_or_not_at_all() {
+    let gate = Gate::closed(0);
+    let llm = gated_parrot(&gate, 3);
+    let many = |n| CompletionRequest {
+        prompts: vec![Prompt::Text("abc".to_owned()), Prompt::Text("xyz".to_owned())],
+        generation: Generation { n, ..greedy(4) },
+    };
+    let first = llm.complete(many(5)).expect("nothing waits yet");
+    // The engine takes some of them out of its mailbox; all others wait.
+    let error = llm.complete(many(1)).expect_err("too many wait");
+    assert_eq!(error.retry_after_seconds(), Some(1));
+    gate.open();
+    assert_eq!(gather(first).len(), 10);
+}
+
+#[test]
 fn dropping_an_answer_frees_its_memory_and_a_full_mailbox_is_an_answer() {
     let gate = Gate::closed(0);
     let llm = gated_parrot(&gate, 1);
@@ -276,7 +292,7 @@ fn what_an_answer_asks_of_the_scheduler_arrives_and_choices_fork_the_first() {
             priority: -7,
             slo,
             cache_salt: salt.map(str::to_owned),
-            ticket: 0,
+            ..Service::default()
         };
         let generation = Generation { n: 3, service, ..greedy(2) };
         let prompts = vec![Prompt::Text("abc".to_owned()), Prompt::Text("xyz".to_owned())];

@@ -52,7 +52,8 @@ pub use device::cpu::{CpuDevice, load_cpu};
 pub use device::{BlockTables, Device, ForwardSequence, GreedyRows, Ops, PackedBytes, PackedForm};
 pub use error::ModelError;
 pub use export::{
-    ExportOptions, ExportProgress, GgufMatrix, Importance, export, export_gguf, gguf_matrices,
+    ExportOptions, ExportProgress, GgufMatrix, Importance, export, export_gguf, gguf_left_out,
+    gguf_matrices,
 };
 pub use fields::ConfigError;
 pub use files::{ModelFiles, ModelKind};

@@ -201,8 +201,8 @@ pub enum Refusal {
         ttft: Duration,
         /// The time that it is expected to take.
         expected: Duration,
-        /// When to try again.
-        retry_after: Duration,
+        /// When to try again; `None` where the prompt alone takes longer.
+        retry_after: Option<Duration>,
     },
 }
 
@@ -210,8 +210,8 @@ impl Refusal {
     /// When the same request may be taken; `None` where it never will.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::TenantQueueFull { retry_after, .. }
-            | Self::DeadlineUnreachable { retry_after, .. } => Some(*retry_after),
+            Self::TenantQueueFull { retry_after, .. } => Some(*retry_after),
+            Self::DeadlineUnreachable { retry_after, .. } => *retry_after,
             _ => None,
         }
     }
@@ -228,12 +228,14 @@ impl std::fmt::Display for Refusal {
             Self::TenantQueueFull { tenant, limit, .. } => {
                 write!(f, "{limit} requests of `{tenant}` wait already, which is its limit")
             }
-            Self::DeadlineUnreachable { ttft, expected, .. } => write!(
-                f,
-                "the first token is expected after {} ms, and the target is {} ms",
-                expected.as_millis(),
-                ttft.as_millis()
-            ),
+            Self::DeadlineUnreachable { ttft, expected, retry_after } => {
+                let (expected, ttft) = (expected.as_millis(), ttft.as_millis());
+                let when = if retry_after.is_none() { ", without any queue," } else { "" };
+                write!(
+                    f,
+                    "the first token is expected after {expected} ms{when} and the target is {ttft} ms"
+                )
+            }
         }
     }
 }

@@ -58,7 +58,7 @@ impl Outlook {
             let product = u128::from(ns) * u128::from(self.stretch.max(ONE)) / u128::from(ONE);
             u64::try_from(product).unwrap_or(u64::MAX)
         };
-        let own = self.cost.prefill_ns(0, n_prompt, config.choices.chunk_tokens());
+        let own = self.own_ns(n_prompt, config);
         let rank = self.rank(own, service, config);
         let n_urgent = self.urgent.partition_point(|urgent| urgent.0 <= rank);
         let n_before = match n_urgent < self.urgent.len() {
@@ -69,6 +69,11 @@ impl Outlook {
         let for_a_place = n_ahead.saturating_mul(self.ending_ns);
         let wait = stretched(self.ahead_ns(rank)).max(for_a_place);
         Some(Duration::from_nanos(wait.saturating_add(stretched(own))))
+    }
+
+    /// Time of a prompt alone on the machine, none of which is cached.
+    fn own_ns(&self, n_prompt: usize, config: &SchedulerConfig) -> u64 {
+        self.cost.prefill_ns(0, n_prompt, config.choices.chunk_tokens())
     }
 
     /// The rank that the policy gives a request that arrives now, whose prompt takes `own_ns`.
@@ -98,8 +103,8 @@ impl Outlook {
         service: &ServiceParams,
         config: &SchedulerConfig,
     ) -> Result<(), Refusal> {
-        if service.fork_of.is_some() {
-            // A part of the backlog already.
+        if service.fork_of.is_some() || service.is_further {
+            // A part of a request that was taken.
             return Ok(());
         }
         let (tenant, terms) = terms(service, config);
@@ -115,7 +120,9 @@ impl Outlook {
         }
         match (service.slo.or(terms.slo).ttft, expected) {
             (Some(ttft), Some(expected)) if expected > ttft => {
-                Err(Refusal::DeadlineUnreachable { ttft, expected, retry_after: expected - ttft })
+                let own = Duration::from_nanos(self.own_ns(n_prompt, config));
+                let retry_after = (own <= ttft).then(|| expected - ttft);
+                Err(Refusal::DeadlineUnreachable { ttft, expected, retry_after })
             }
             _ => Ok(()),
         }
@@ -125,7 +132,7 @@ impl Outlook {
     pub fn add(&mut self, n_prompt: usize, service: &ServiceParams, config: &SchedulerConfig) {
         let (tenant, _) = terms(service, config);
         let n_prompt = if service.fork_of.is_some() { 1 } else { n_prompt };
-        let own = self.cost.prefill_ns(0, n_prompt, config.choices.chunk_tokens());
+        let own = self.own_ns(n_prompt, config);
         self.backlog_ns = self.backlog_ns.saturating_add(own);
         if config.choices.policy.policy().is_by_rank() {
             let rank = self.rank(own, service, config);
@@ -157,8 +164,30 @@ pub(crate) fn terms<'a>(
 
 #[cfg(test)]
 mod tests {
+    use pelton_base::Slo;
+
     use super::*;
     use crate::{Choices, PolicyKind};
+
+    #[test]
+    fn a_prompt_that_alone_takes_longer_than_its_target_is_refused_for_good() {
+        let config = SchedulerConfig::new(100, 16);
+        let cost = StepCost { token_ps: 1_000_000, ..StepCost::default() };
+        let mut outlook = Outlook { cost, n_places: 100, ..Outlook::default() };
+        let ttft = Duration::from_micros(100);
+        let slo = Slo { ttft: Some(ttft), ..Slo::default() };
+        let service = ServiceParams { slo, ..ServiceParams::default() };
+        let retry = |outlook: &Outlook, n_prompt, service: &ServiceParams| {
+            outlook.judge(n_prompt, service, &config).map_err(|refusal| refusal.retry_after())
+        };
+        assert_eq!(retry(&outlook, 100, &service), Ok(()));
+        assert_eq!(retry(&outlook, 101, &service), Err(None));
+        outlook.add(30, &service, &config);
+        assert_eq!(retry(&outlook, 100, &service), Err(Some(Duration::from_micros(30))));
+        assert_eq!(retry(&outlook, 101, &service), Err(None));
+        let further = ServiceParams { is_further: true, ..service };
+        assert_eq!(retry(&outlook, 101, &further), Ok(()), "the request was taken");
+    }
 
     #[test]
     fn a_request_waits_for_those_that_its_policy_ranks_before_it() {

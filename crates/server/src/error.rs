@@ -363,6 +363,7 @@ impl From<LlmError> for ApiError {
                 let mut refused =
                     Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
                 refused.retry_after = error.retry_after_seconds();
+                refused.is_final = refused.retry_after.is_none();
                 refused.code(match overload {
                     Overload::TenantQueue => "tenant_queue_full",
                     Overload::Deadline => "deadline_unreachable",
@@ -454,7 +455,8 @@ mod tests {
             (Overload::Deadline, "deadline_unreachable"),
         ] {
             let retry_after = Duration::from_millis(4100);
-            let error = LlmError::Refused { overload, why: "full".to_owned(), retry_after };
+            let why = "full".to_owned();
+            let error = LlmError::Refused { overload, why, retry_after: Some(retry_after) };
             let error = ApiError::from(error);
             assert_eq!((error.body.kind, error.body.code), ("rate_limit_error", Some(code)));
             let response = error.into_response();

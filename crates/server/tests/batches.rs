@@ -230,6 +230,8 @@ async fn files_are_kept_listed_sent_back_and_deleted() {
         let ids = [&list["data"][0], &rest["data"][0]].map(id);
         assert_eq!(BTreeSet::from(ids), BTreeSet::from([first.clone(), second.clone()]));
         assert_eq!(rest["has_more"], false);
+        let unknown = client.get("/v1/files?after=file-x").await.error();
+        assert_eq!(unknown, (400, Some("after".to_owned()), None));
         assert_eq!(client.get("/v1/files?purpose=batch_output").await.json()["data"], json!([]));
         let gone = client.delete(&format!("/v1/files/{first}")).await.json();
         assert_eq!(gone, json!({"id": first, "object": "file", "deleted": true}));

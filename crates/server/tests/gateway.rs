@@ -72,6 +72,39 @@ async fn a_key_opens_what_its_scopes_say_until_it_expires_or_is_revoked() {
 }
 
 #[tokio::test]
+async fn a_key_that_cannot_be_used_keeps_no_revoked_key_alive() {
+    let house = House::new();
+    house.add("leaked", |_| {});
+    house.add("fine", |_| {});
+    let server = house.serve().await;
+    assert_eq!(get(&server, "/v1/models", "leaked").await.status, 200);
+    house.add("lost", |key| key.tenant = "nowhere".to_owned());
+    let revoke = |id: &str| {
+        change_keys(&house.keys(), |file| {
+            file.key_mut(id).expect("it is there").revoked = Some(2000);
+            Ok::<(), KeysError>(())
+        })
+        .expect("revoked");
+    };
+    revoke("leaked");
+    while get(&server, "/v1/models", "leaked").await.status != 401 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    for (key, status) in [("fine", 200), ("lost", 401)] {
+        assert_eq!(get(&server, "/v1/models", key).await.status, status, "{key}");
+    }
+    server.stop().await;
+    // A server that starts names it; one that is revoked does not matter.
+    let refused = Server::bind(parrot(), house.config()).await.expect_err("no such tenant");
+    assert!(refused.to_string().contains("`lost`"), "{refused}");
+    revoke("lost");
+    let server = house.serve().await;
+    let code = Some("revoked_api_key".to_owned());
+    assert_eq!(get(&server, "/v1/models", "lost").await.error(), (401, None, code));
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_slow_key_works_and_a_flood_of_guesses_delays_no_health_check() {
     let house = House::new();
     house.add("slow", |key| key.hash = SecretHash::slow("pelton_slow_secret", [5; 16]));

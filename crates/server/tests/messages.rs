@@ -181,7 +181,15 @@ async fn what_is_wrong_is_named_by_its_path_in_the_envelope_of_the_dialect() {
         ("messages", json!({"messages": null})),
         ("messages", json!({"messages": []})),
         ("messages", json!({"messages": "hi"})),
-        ("messages", json!({"system": "s", "messages": [{"role": "user", "content": []}]})),
+        (
+            "messages[0].content",
+            json!({"system": "s", "messages": [{"role": "user", "content": []}]}),
+        ),
+        (
+            "messages[1].content",
+            json!({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": []},
+                {"role": "user", "content": "y"}]}),
+        ),
         ("messages[0]", json!({"messages": ["hi"]})),
         ("messages[0].role", json!({"messages": [{"content": "x"}]})),
         ("messages[0].role", json!({"messages": [{"role": "system", "content": "x"}]})),
@@ -246,6 +254,11 @@ async fn what_is_wrong_is_named_by_its_path_in_the_envelope_of_the_dialect() {
         assert_eq!((status, kind.as_str()), (400, "invalid_request_error"), "{path}: {message}");
         assert!(message.contains(&format!("`{path}`")), "{path}: {message}");
     }
+    // The last answer may be empty: it is the one that is asked for.
+    let last =
+        [json!({"role": "user", "content": "x"}), json!({"role": "assistant", "content": []})];
+    let answer = server.post(PATH, ask("x", json!({"messages": last}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
     server.stop().await;
 }
 

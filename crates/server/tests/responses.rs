@@ -381,6 +381,27 @@ async fn an_earlier_answer_in_the_input_is_listed_as_output() {
 }
 
 #[tokio::test]
+async fn an_answer_that_is_cut_in_a_thought_has_no_message() {
+    let server = start(templated_parrot("{# <think> #}{{ messages[-1].content }}")).await;
+    for (text, n, status, expected) in [
+        ("<think>hm</think>so!", 9, "incomplete", json!(["reasoning"])),
+        ("<think>hm</think>so!", 18, "incomplete", json!(["reasoning", "message"])),
+        ("<think>hm</think>so!", 99, "completed", json!(["reasoning", "message"])),
+        ("<think>hm</think>", 17, "incomplete", json!(["reasoning"])),
+        // An answer that ends by itself has a message, if an empty one.
+        ("<think>hm!", 99, "completed", json!(["reasoning", "message"])),
+    ] {
+        let more = json!({"max_output_tokens": n});
+        let answer = server.post(PATH, ask(text, more)).await.json();
+        let output = answer["output"].as_array().expect("items");
+        let kinds: Value = output.iter().map(|item| item["type"].clone()).collect();
+        assert_eq!((&answer["status"], kinds), (&json!(status), expected), "{text} {n}");
+        assert_eq!(output.last().expect("an item")["status"], status, "{answer}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn the_largest_effort_has_the_name_that_templates_know() {
     let template = "{{ messages[-1].content }}-{{ reasoning_effort }}!";
     let server = start(templated_parrot(template)).await;

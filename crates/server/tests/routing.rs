@@ -196,11 +196,13 @@ async fn requests_of_a_class_move_while_their_model_has_too_much_to_do() {
     assert_eq!(moved.status, 200, "{}", moved.body);
     assert_eq!(routed(&moved), Some("a-alias to b by degrade[0]"));
     assert_eq!(moved.json()["model"], "b", "the answer says who spoke");
-    // Another tenant waits for the model that it asked for, and so do token ids.
+    // Another tenant waits for the model that it asked for, and so do token ids, and what not every
+    // model can do.
     let ids = json!({"model": "a", "prompt": [1, 2], "max_tokens": 2});
-    let others = [ask("sk-red", body.clone()), ask("sk-blue", ids)];
+    let scored = json!({"model": "a", "prompt": "abc", "max_tokens": 2, "prompt_logprobs": 1});
+    let others = [ask("sk-red", body.clone()), ask("sk-blue", ids), ask("sk-blue", scored)];
     let others: Vec<_> = others.map(|request| server.raw_later(request)).into_iter().collect();
-    waiting(&server, 5).await;
+    waiting(&server, 6).await;
     gate.open();
     for later in first.into_iter().chain([third]).chain(others) {
         let answer = later.await.expect("no panic");

@@ -228,12 +228,15 @@ async fn metrics_tell_of_answers_refusals_and_the_engine() {
     let server = start_with(gated_parrot(&gate, 1), config).await;
     let blue = "x-pelton-tenant: blue\r\n";
     let body = json!({"prompt": "abc", "max_tokens": 3});
-    // More answers at once than may wait, while nothing goes on.
+    // A request with more answers than may wait, and then another, while nothing goes on.
     let many = json!({"prompt": vec!["abc"; 64], "n": 16, "max_tokens": 2});
-    let answer = ask(&server, blue, "/v1/completions", Some(many)).await;
+    let many = server.raw_later(post_text("/v1/completions", &many.to_string()));
+    health_until(&server, |h| h["waiting"].as_u64() > Some(1)).await;
+    let answer = ask(&server, blue, "/v1/completions", Some(body.clone())).await;
     assert_eq!(answer.error().2.as_deref(), Some("rate_limit_exceeded"));
     assert!(answer.head.contains("retry-after: 1"), "{}", answer.head);
     gate.open();
+    assert_eq!(many.await.expect("no panic").status, 200);
     health_until(&server, |h| h["running"] == 0 && h["waiting"] == 0).await;
     for _ in 0..2 {
         assert_eq!(ask(&server, blue, "/v1/completions", Some(body.clone())).await.status, 200);
@@ -256,7 +259,7 @@ async fn metrics_tell_of_answers_refusals_and_the_engine() {
         ("pelton_requests_refused_total{tenant=\"blue\",reason=\"rate_limit_exceeded\"}", 1.0),
         ("pelton_time_to_first_token_seconds_count{tenant=\"blue\"}", 2.0),
         ("pelton_time_per_output_token_seconds_count{tenant=\"blue\"}", 2.0),
-        ("pelton_e2e_request_latency_seconds_count{tenant=\"default\"}", 1.0),
+        ("pelton_e2e_request_latency_seconds_count{tenant=\"default\"}", 2.0),
         ("pelton_prefix_cache_queries_total{tenant=\"blue\"}", 6.0),
     ] {
         assert_eq!(value(&metrics, series), expected, "{series}");

@@ -220,7 +220,7 @@ impl Report {
             generated_tokens_per_s: Summary::new(
                 rounds.iter().map(|round| round.generated_tokens_per_s).collect(),
             ),
-            weight_bytes: subject.decoder.weight_bytes() as u64,
+            weight_bytes: subject.decoder.memory_bytes(),
             kv_bytes_per_token: Runner::kv_bytes_per_token(&subject.decoder),
         };
         let ratios = rounds[0].iter().zip(&rounds[1]);

@@ -250,6 +250,7 @@ mod tests {
             vocab_size: 9,
             context_tokens: 9,
             weight_bytes: 0,
+            loaded_bytes: 0,
             rounded_to: None,
             kv_bytes: 0,
             kv_bytes_per_token: 0,

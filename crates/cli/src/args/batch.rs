@@ -23,7 +23,7 @@ the other lines.";
 /// Flags of `pelton batch`.
 #[derive(Args, Debug)]
 pub(crate) struct BatchArgs {
-    /// Requests, one JSON object per line
+    /// Requests, one JSON object per line; `-` reads standard input
     pub(crate) input: PathBuf,
     /// Results; those of an earlier run of the same requests are kept
     pub(crate) output: PathBuf,

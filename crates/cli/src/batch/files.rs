@@ -21,12 +21,13 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Opens the file.
+    /// Opens the file; `-` is standard input.
     ///
     /// # Errors
     ///
     /// When it cannot be read, or is a folder.
     pub(super) fn open(path: &Path) -> Result<Self> {
+        let path = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
         let at = |error: io::Error| Failure::new(format!("{}: {error}", path.display()));
         let file = File::open(path).map_err(at)?;
         let metadata = file.metadata().map_err(at)?;
@@ -79,6 +80,10 @@ impl Output {
     /// than results.
     pub(super) fn open(path: &Path, input: &Input) -> Result<Self> {
         let name = path.display().to_string();
+        if name == "-" {
+            let message = "`-`: the results need a file, from which a later run goes on";
+            return Err(Failure::new(message));
+        }
         let at = |error: io::Error| Failure::new(format!("{name}: {error}"));
         let mut file = OpenOptions::new()
             .read(true)

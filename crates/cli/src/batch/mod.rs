@@ -29,6 +29,15 @@ pub(crate) fn batch(args: &BatchArgs) -> Result<()> {
     let runtime = crate::connections::runtime()?;
     let started = Instant::now();
     let done = output.take_done();
+    let others: Vec<String> =
+        done.models().filter(|model| *model != name).map(|model| format!("`{model}`")).collect();
+    if !others.is_empty() && !args.quiet {
+        eprintln!(
+            "note: {} has answers of {}, which are kept; `{name}` answers the lines that are left",
+            args.output.display(),
+            others.join(", ")
+        );
+    }
     let ran = runtime.block_on(async {
         let mut interrupts = Interrupts::listen()?;
         let (stop, stopped) = watch::channel(false);
@@ -65,7 +74,9 @@ fn load(chosen: &Chosen) -> Result<Served> {
         let message = "`--pooling` and `--normalize` are for vectors, and this model is for text";
         return Err(Failure::new(message).hint("`--embeddings` makes its vectors"));
     }
-    Ok(Served::Text(model::load(&runtime, &reference, &chosen.llm)?))
+    let llm = model::load(&runtime, &reference, &chosen.llm)?;
+    chosen.warn_of_idle(llm.info());
+    Ok(Served::Text(llm))
 }
 
 fn shut_down(served: &Served) {

@@ -1,7 +1,8 @@
 //! Everything that the flags of the table choose, in the types of the crates below.
 
-use pelton_llm::{EmbedOptions, LlmOptions, Pooling, Runtime, SpecMethod, Verification};
-use pelton_sched::PriorityOrder;
+use pelton_llm::{EmbedOptions, LlmInfo, LlmOptions, Pooling, Runtime, SpecMethod, Verification};
+use pelton_model::Compute;
+use pelton_sched::{PolicyKind, PriorityOrder};
 use pelton_server::{GatewayConfig, ServeConfig, SocketAccess, UsageFailures};
 
 use super::spec::Drafter;
@@ -152,6 +153,51 @@ impl Chosen {
                 keys.join(", ")
             );
         }
+    }
+
+    /// Says in the log which settings change nothing beside the others, or for this model.
+    pub(crate) fn warn_of_idle(&self, model: &LlmInfo) {
+        for (keys, why) in self.idle(model) {
+            tracing::warn!("{}: changes nothing {why}", keys.join(", "));
+        }
+    }
+
+    /// Keys of settings that change nothing, and why.
+    fn idle(&self, model: &LlmInfo) -> Vec<(Vec<String>, &'static str)> {
+        let (llm, choices) = (&self.llm, &self.llm.choices);
+        let has_states = model.states.bytes_per_request > 0;
+        let cases: [(bool, &[&str], &str); 6] = [
+            (
+                llm.spec.method == SpecMethod::Off,
+                &["spec-max", "spec-verify", "spec-recent"],
+                "without drafts (`--spec`)",
+            ),
+            (!choices.prefix_cache, &["cache-eviction"], "without the prefix cache"),
+            (
+                choices.policy != PolicyKind::Priority,
+                &["priority-order"],
+                "without `--policy priority`",
+            ),
+            (llm.compute == Compute::F32, &["activation-group"], "with `--compute f32`"),
+            (
+                !has_states,
+                &["state-dtype", "state-snapshots", "state-interval"],
+                "for a model without recurrent layers",
+            ),
+            (
+                model.kv_bytes_per_token == 0,
+                &["kv-dtype", "kv-memory", "swap-memory"],
+                "for a model without keys and values",
+            ),
+        ];
+        let plain = Self::default().resolve().expect("invariant: the built-in settings agree");
+        let chosen = |names: &[&str]| -> Vec<String> {
+            let flags = table().filter(|flag| names.contains(&flag.name));
+            flags.filter(|flag| flag.get(self) != flag.get(&plain)).map(Flag::key).collect()
+        };
+        let idle = cases.into_iter().filter(|(is_idle, ..)| *is_idle);
+        let idle = idle.map(|(_, names, why)| (chosen(names), why));
+        idle.filter(|(keys, _)| !keys.is_empty()).collect()
     }
 
     /// Keys of the settings of text generation that are not as they are built in.

@@ -75,6 +75,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         .map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
     let machine = chosen.runtime()?;
     let llm = model::load(&machine, &reference, &chosen.llm)?;
+    chosen.warn_of_idle(llm.info());
     let is_embedded = model::is_embedded(&reference);
     let mode = mode::choose(Situation {
         asked: args.asked_mode(),

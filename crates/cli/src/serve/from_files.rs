@@ -114,6 +114,7 @@ impl FromFiles {
         let mut options = chosen.llm.clone();
         options.kv_bytes = self.kv_bytes(most_bytes)?;
         let llm = model::load(runtime, reference, &options)?;
+        chosen.warn_of_idle(llm.info());
         prepare_forms(&llm);
         Ok(Served::Text(llm))
     }

@@ -102,7 +102,7 @@ impl Embedder {
             labels: spec.classes.as_ref().map_or_else(Vec::new, |classes| classes.labels.clone()),
             activation: spec.classes.as_ref().map(|classes| classes.activation.name()),
             vocab_size: decoder.spec().vocab_size,
-            weight_bytes: decoder.weight_bytes() as u64,
+            weight_bytes: decoder.memory_bytes(),
             rounded_to: source.files.rounded_to().map(RoundTo::name),
             n_threads: runtime.n_threads(),
         };

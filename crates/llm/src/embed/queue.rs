@@ -166,7 +166,7 @@ impl Queue {
         if n_waiting >= limits::MAILBOX_REQUESTS {
             let why = format!("{n_waiting} requests are waiting already");
             let overload = Overload::Queue;
-            return Err(LlmError::Refused { overload, why, retry_after: RETRY_AFTER });
+            return Err(LlmError::Refused { overload, why, retry_after: Some(RETRY_AFTER) });
         }
         let is_dropped = Arc::new(AtomicBool::new(false));
         let ticket = EmbedTicket { is_dropped: Arc::clone(&is_dropped) };

@@ -335,6 +335,7 @@ fn assembled_with(
         vocab_size: VOCAB,
         context_tokens: CONTEXT,
         weight_bytes,
+        loaded_bytes: 0,
         rounded_to: None,
         kv_bytes: 0,
         kv_bytes_per_token: 0,

@@ -61,11 +61,15 @@ impl EmbedSpec {
     ///
     /// As [`ModelFiles::spec`].
     pub fn is_declared(files: &ModelFiles) -> Result<bool, ModelError> {
-        let has_modules = files.folder().is_some_and(|folder| folder.join(MODULES).exists());
-        Ok(has_modules
+        Ok(Self::has_modules(files)
             || Classifier::is_declared(files)
             || gguf_pooling(files)?.is_some()
             || !files.spec()?.generates())
+    }
+
+    /// Whether a folder lists the steps after the model.
+    pub(crate) fn has_modules(files: &ModelFiles) -> bool {
+        files.folder().is_some_and(|folder| folder.join(MODULES).exists())
     }
 
     /// Reads what the files say; `spec` is the model's.

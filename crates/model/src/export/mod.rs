@@ -40,6 +40,7 @@ use pelton_quant::{WeightFormat, for_name, supported_names};
 use pelton_tensor::GgufWriter;
 use serde_json::Value;
 
+use crate::embed::EmbedSpec;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::load::check;
@@ -155,7 +156,7 @@ pub fn export(
         None => {
             let written = written::spec(&spec, &files.arch().gguf);
             let items = folder::of_folder(files, &spec, &written, &formats)?;
-            let keys = metadata::keys(files, &written, tensors::prevailing(&items));
+            let keys = metadata::keys(files, &written, tensors::prevailing(&items))?;
             read_back::check(&written, &keys, &items)?;
             for (key, value) in keys.list {
                 writer.metadata(key, value);
@@ -174,11 +175,45 @@ pub fn export(
     }
     let parts = parts::cut(&items, options.max_part_bytes)?;
     let paths = parts::paths(out, parts.len());
+    if let Some(path) = paths.iter().find(|path| path.is_dir()) {
+        return Err(ModelError::Export(format!(
+            "{}: expected a file, got a folder",
+            path.display()
+        )));
+    }
     if let Some(path) = paths.iter().find(|path| !options.overwrite && path.exists()) {
         return Err(ModelError::Exists { file: path.clone() });
     }
     let whole = parts::write(files, &items, &parts, &paths, writer, options)?;
     Ok(whole.then_some(paths))
+}
+
+/// In words, each thing that the files of a folder say and that a GGUF file of it cannot.
+///
+/// # Errors
+///
+/// When the files cannot be read.
+pub fn gguf_left_out(files: &ModelFiles) -> Result<Vec<String>, ModelError> {
+    let Some(folder) = files.folder() else { return Ok(Vec::new()) };
+    let spec = files.spec()?;
+    let mut left_out = tokenizer::left_out(folder, &spec)?;
+    if EmbedSpec::has_modules(files) {
+        let read = EmbedSpec::read(files, &spec)?;
+        let names: Vec<String> = read.prompts.keys().map(|name| format!("`{name}`")).collect();
+        if !names.is_empty() {
+            left_out.push(format!("the prompts before texts: {}", names.join(", ")));
+        }
+        if read.max_tokens < spec.max_context {
+            left_out.push(format!("the limit of {} tokens for a text", read.max_tokens));
+        }
+        if read.lower_case {
+            left_out.push("that texts are made lower case".to_owned());
+        }
+        if !read.normalise {
+            left_out.push("the lengths of vectors: those of the file have the length 1".to_owned());
+        }
+    }
+    Ok(left_out)
 }
 
 /// A matrix that an export writes.

@@ -89,6 +89,15 @@ impl Rounding {
                 }
             }
         }
+        let n_rounded = types.values().filter(|dtype| !is_float(**dtype)).count();
+        let n_own = types.values().filter(|dtype| **dtype == to.dtype()).count();
+        if n_own < n_rounded {
+            let n_others = n_rounded - n_own;
+            tracing::warn!(
+                "{n_others} of {n_rounded} matrices are rounded to q8_0 in place of {to}, whose blocks \
+                 do not divide their rows"
+            );
+        }
         Ok(Self { to, types })
     }
 

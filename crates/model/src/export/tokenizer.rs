@@ -36,13 +36,16 @@ pub(super) fn write(
         vocab.scores.resize(spec.vocab_size, NO_SCORE);
     }
     vocab.bos = vocab.bos.or(spec.bos_token.map(|token| token.0));
-    if let [eos, rest @ ..] = spec.eos_tokens.as_slice() {
+    // The one that ends every text comes first.
+    let (mut ends, after) = (spec.eos_tokens.clone(), vocab.eos);
+    ends.sort_by_key(|token| after.is_some() && after != Some(token.0));
+    if let [eos, rest @ ..] = ends.as_slice() {
         (vocab.eos, vocab.eot) = (Some(eos.0), rest.first().map(|token| token.0));
     }
     for (key, value) in vocab.metadata() {
         writer.metadata(key, value);
     }
-    if let Some(token) = spec.eos_tokens.get(2) {
+    if let Some(token) = ends.get(2) {
         writer.metadata("tokenizer.ggml.eom_token_id", GgufValue::U32(token.0));
     }
     if let Some(template) = chat_template(folder)? {
@@ -102,6 +105,7 @@ fn byte_level(
         .unzip();
     let merges = model["merges"].as_array().ok_or_else(|| refuse("no `model.merges`"))?;
     let merges: Option<Vec<Vec<u8>>> = merges.iter().map(merge_text).collect();
+    let around = Around::read(json);
     Ok(GgufVocab {
         origin: origin.to_owned(),
         model: "gpt2".to_owned(),
@@ -109,7 +113,10 @@ fn byte_level(
         tokens,
         kinds,
         merges: merges.ok_or_else(|| refuse("a merge that is not a pair of texts"))?,
-        add_bos: Some(adds_bos(json)),
+        bos: around.bos(),
+        add_bos: Some(around.bos().is_some()),
+        eos: around.eos(spec),
+        add_eos: around.eos(spec).is_some().then_some(true),
         ..GgufVocab::default()
     })
 }
@@ -207,14 +214,73 @@ fn merge_text(merge: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// Whether the post-processor begins every text with a special token.
-fn adds_bos(json: &Value) -> bool {
-    let post = &json["post_processor"];
-    let steps = match post["processors"].as_array() {
-        Some(steps) => steps.iter().collect(),
-        None => vec![post],
+/// Special tokens that the post-processor puts before and after every text.
+#[derive(Debug, Default, PartialEq)]
+struct Around {
+    before: Vec<u32>,
+    after: Vec<u32>,
+}
+
+impl Around {
+    fn read(json: &Value) -> Self {
+        let post = &json["post_processor"];
+        let steps = match post["processors"].as_array() {
+            Some(steps) => steps.iter().collect(),
+            None => vec![post],
+        };
+        let mut around = Self::default();
+        let number = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        for step in steps {
+            // Those of BERT and RoBERTa: `["</s>", 2]`.
+            around.before.extend(number(&step["cls"][1]));
+            around.after.extend(number(&step["sep"][1]));
+            let mut is_before = true;
+            for part in step["single"].as_array().into_iter().flatten() {
+                is_before &= !part["Sequence"].is_object();
+                let name = part["SpecialToken"]["id"].as_str().unwrap_or_default();
+                let ids = step["special_tokens"][name]["ids"].as_array().into_iter().flatten();
+                let side = if is_before { &mut around.before } else { &mut around.after };
+                side.extend(ids.filter_map(number));
+            }
+        }
+        around
+    }
+
+    /// The one token before a text; a GGUF file can say no other number of them.
+    fn bos(&self) -> Option<u32> {
+        if let [bos] = self.before[..] { Some(bos) } else { None }
+    }
+
+    /// The one token after a text; in a GGUF file it is one that ends an answer, too.
+    fn eos(&self, spec: &ArchSpec) -> Option<u32> {
+        let ends = &spec.eos_tokens;
+        match self.after[..] {
+            [eos] if ends.is_empty() || ends.iter().any(|token| token.0 == eos) => Some(eos),
+            _ => None,
+        }
+    }
+}
+
+/// The special tokens around a text that the tokenizer of `folder` adds and a GGUF file of it cannot
+/// say.
+pub(super) fn left_out(folder: &Path, spec: &ArchSpec) -> Result<Vec<String>, ModelError> {
+    let json = read_json(&folder.join("tokenizer.json"))?;
+    let Some(json) = json.filter(|json| pre_tokenizer(json).is_some()) else {
+        return Ok(Vec::new());
     };
-    steps.iter().any(|step| step["single"][0]["SpecialToken"].is_object())
+    let around = Around::read(&json);
+    let list = |tokens: &[u32], place: &str| {
+        let tokens: Vec<String> = tokens.iter().map(ToString::to_string).collect();
+        format!("the tokens {} that the tokenizer puts {place} each text", tokens.join(", "))
+    };
+    let mut left_out = Vec::new();
+    if around.bos().is_none() && !around.before.is_empty() {
+        left_out.push(list(&around.before, "before"));
+    }
+    if around.eos(spec).is_none() && !around.after.is_empty() {
+        left_out.push(list(&around.after, "after"));
+    }
+    Ok(left_out)
 }
 
 fn chat_template(folder: &Path) -> Result<Option<String>, ModelError> {
@@ -231,6 +297,27 @@ fn chat_template(folder: &Path) -> Result<Option<String>, ModelError> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn tokens_around_a_text_are_those_of_the_post_processor() {
+        let step = |kind: &str, cls: u32, sep: u32| json!({"type": kind, "cls": ["<s>", cls], "sep": ["</s>", sep]});
+        let around = |before: &[u32], after: &[u32]| Around {
+            before: before.to_vec(),
+            after: after.to_vec(),
+        };
+        for (post, expected) in [
+            (Value::Null, around(&[], &[])),
+            (json!({"type": "ByteLevel"}), around(&[], &[])),
+            (step("RobertaProcessing", 0, 2), around(&[0], &[2])),
+            (
+                json!({"type": "Sequence", "processors": [{"type": "ByteLevel"},
+                    step("BertProcessing", 5, 6)]}),
+                around(&[5], &[6]),
+            ),
+        ] {
+            assert_eq!(Around::read(&json!({"post_processor": post})), expected, "{post}");
+        }
+    }
 
     #[test]
     fn rules_are_told_apart_by_their_steps_and_expressions() {

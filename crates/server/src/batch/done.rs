@@ -1,5 +1,6 @@
 //! Lines that an earlier run has answered.
 
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead};
 
@@ -8,6 +9,8 @@ use super::result::Known;
 
 /// Longest line of results that is read, in bytes.
 const RESULT_BYTES: usize = 1 << 30;
+/// Most models that are kept in mind.
+const MOST_MODELS: usize = 16;
 /// Most lines of a batch; those that are done take 8 bytes each.
 const MOST_LINES: u64 = 1 << 32;
 
@@ -17,6 +20,8 @@ pub struct Done {
     /// By number: 0 for a line that is not done, else a hash of its name.
     names: Vec<u64>,
     n_lines: u64,
+    /// Models that answered, a few of them.
+    models: BTreeSet<String>,
 }
 
 /// Results of an earlier run that cannot be continued.
@@ -82,6 +87,7 @@ impl Done {
 
     /// Takes the lines of other results, too.
     pub(crate) fn merge(&mut self, other: Self) {
+        self.models.extend(other.models);
         if self.names.len() < other.names.len() {
             self.names.resize(other.names.len(), 0);
         }
@@ -90,6 +96,11 @@ impl Done {
                 (*name, self.n_lines) = (more, self.n_lines + 1);
             }
         }
+    }
+
+    /// The models that gave the answers, as far as these say so; at most a few.
+    pub fn models(&self) -> impl Iterator<Item = &str> {
+        self.models.iter().map(String::as_str)
     }
 
     /// The number of lines that are done.
@@ -128,6 +139,10 @@ impl Done {
             self.names.resize(idx + 1, 0);
         }
         self.names[idx] = hash(known.custom_id.as_deref());
+        let model = known.response.and_then(|response| response.body.model);
+        if self.models.len() < MOST_MODELS {
+            self.models.extend(model);
+        }
         self.n_lines += 1;
         Ok(line)
     }

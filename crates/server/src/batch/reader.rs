@@ -2,6 +2,9 @@
 
 use std::io::{self, BufRead, Read};
 
+/// What some editors put before the first line of a file in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// One line.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Line {
@@ -54,6 +57,9 @@ impl<R: BufRead> LineReader<R> {
                 return Ok(Some((self.number, Line::TooLong)));
             }
             bytes.truncate(text);
+            if self.number == 1 && bytes.starts_with(BYTE_ORDER_MARK) {
+                bytes.drain(..BYTE_ORDER_MARK.len());
+            }
             if !bytes.is_empty() {
                 self.is_ended = is_ended;
                 return Ok(Some((self.number, Line::Whole(bytes))));
@@ -103,6 +109,7 @@ mod tests {
         let expected = vec![(1, whole("a")), (3, whole("b")), (6, whole("c d"))];
         assert_eq!(lines("a\n\nb\r\n  \n\nc d", 9), expected);
         assert!(lines("", 9).is_empty() && lines("\n\n", 9).is_empty());
+        assert_eq!(lines("\u{feff}a\n\u{feff}b", 9), [(1, whole("a")), (2, whole("\u{feff}b"))]);
     }
 
     #[test]

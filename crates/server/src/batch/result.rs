@@ -38,6 +38,18 @@ pub(super) struct Known {
     pub(super) line: u64,
     #[serde(default)]
     pub(super) custom_id: Option<String>,
+    pub(super) response: Option<KnownResponse>,
+}
+
+/// The part of an answer that says which model gave it.
+#[derive(Debug, Deserialize)]
+pub(super) struct KnownResponse {
+    pub(super) body: KnownBody,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct KnownBody {
+    pub(super) model: Option<String>,
 }
 
 impl ResultLine {

@@ -84,11 +84,16 @@ impl Keys {
             n_checks: AtomicUsize::new(0),
             seen: Mutex::new(stamp(path)),
         };
-        keys.reload(gate, tenants, has_usage_file)?;
+        let file = read_keys(path)?;
+        for key in file.keys.iter().filter(|key| key.revoked.is_none()) {
+            keys.tenant_of(key, tenants, has_usage_file)?;
+        }
+        keys.take(file, gate, |key| keys.tenant_of(key, tenants, has_usage_file).ok());
         Ok(keys)
     }
 
-    /// Reads the file again; the keys stay as they were where it cannot be used.
+    /// Reads the file again; the keys stay as they were where it cannot be read. A key that cannot be
+    /// used is left out, and the log names it: another key that was revoked must not go on for its sake.
     pub(super) fn reload(
         &self,
         gate: &mut Gate,
@@ -96,42 +101,59 @@ impl Keys {
         has_usage_file: bool,
     ) -> Result<usize, GatewayError> {
         let file = read_keys(&self.path)?;
-        self.check(&file, tenants, has_usage_file)?;
-        let of_keys = file.keys.iter().map(|key| {
-            let tenant = tenants.iter().position(|name| *name == key.tenant).unwrap_or(0);
+        Ok(self.take(file, gate, |key| {
+            let tenant = self.tenant_of(key, tenants, has_usage_file);
+            tenant
+                .inspect_err(|error| {
+                    if key.revoked.is_none() {
+                        tracing::error!(%error, "a key of the key file cannot be used");
+                    }
+                })
+                .ok()
+        }))
+    }
+
+    /// Exchanges the keys for those of `file` that have a tenant; returns how many there are in all.
+    fn take(
+        &self,
+        file: KeyFile,
+        gate: &mut Gate,
+        tenant_of: impl Fn(&Key) -> Option<TenantId>,
+    ) -> usize {
+        let of_keys = file.keys.iter().filter_map(|key| {
+            let tenant = tenant_of(key)?;
             let party = gate.party(Party::Key, &key.id, key.limits);
-            (key.id.clone(), (TenantId(tenant as u32), party))
+            Some((key.id.clone(), (tenant, party)))
         });
         let of_keys = of_keys.collect();
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         let keys = ring.keys.reloaded(file);
         let n_keys = keys.keys().len();
         *ring = Ring { keys, of_keys };
-        Ok(n_keys)
+        n_keys
     }
 
-    fn check(
+    /// The tenant of a key that can be used here.
+    fn tenant_of(
         &self,
-        file: &KeyFile,
+        Key { id, tenant, limits, .. }: &Key,
         tenants: &[String],
         has_usage_file: bool,
-    ) -> Result<(), GatewayError> {
-        for Key { id, tenant, limits, .. } in &file.keys {
-            if !tenants.contains(tenant) {
-                let known: Vec<String> = tenants.iter().map(|name| format!("`{name}`")).collect();
-                return Err(GatewayError::UnknownTenant {
-                    path: self.path.clone(),
-                    key: id.clone(),
-                    tenant: tenant.clone(),
-                    known: known.join(", "),
-                });
-            }
-            if limits.has_quota() && !has_usage_file {
-                let of = format!("{}: the key `{id}`", self.path.display());
-                return Err(GatewayError::NoUsageFile { of });
-            }
+    ) -> Result<TenantId, GatewayError> {
+        let Some(idx) = tenants.iter().position(|name| name == tenant) else {
+            let known: Vec<String> = tenants.iter().map(|name| format!("`{name}`")).collect();
+            return Err(GatewayError::UnknownTenant {
+                path: self.path.clone(),
+                key: id.clone(),
+                tenant: tenant.clone(),
+                known: known.join(", "),
+            });
+        };
+        if limits.has_quota() && !has_usage_file {
+            let of = format!("{}: the key `{id}`", self.path.display());
+            return Err(GatewayError::NoUsageFile { of });
         }
-        Ok(())
+        Ok(TenantId(idx as u32))
     }
 
     /// The key that a client sent; `None` if it is none of the file.

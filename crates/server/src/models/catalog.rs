@@ -155,7 +155,8 @@ impl Catalog {
         Self { step_timeout, ..self }
     }
 
-    /// Loads the models that are to be there from the start.
+    /// Loads the models that are to be there from the start; one for which others leave no memory is
+    /// loaded when it is asked for.
     ///
     /// # Errors
     ///
@@ -163,12 +164,28 @@ impl Catalog {
     pub fn preload(&self) -> Result<(), ModelsError> {
         let wanted = |entry: &&Arc<Entry>| entry.spec.as_ref().is_some_and(|spec| spec.preload);
         for entry in self.directory().entries.iter().filter(wanted) {
+            if self.is_crowded_out(entry) {
+                tracing::warn!(
+                    "model {} is not loaded at the start, because `models_memory` has no room for it \
+                     beside the models before it; `preload: false` says so",
+                    entry.name
+                );
+                continue;
+            }
             self.ensure(entry).map_err(|why| match why {
                 NotLoaded::Busy => unreachable!("nobody else waits"),
                 NotLoaded::Failed(why) => ModelsError::Load { name: entry.name.clone(), why },
             })?;
         }
         Ok(())
+    }
+
+    /// Whether a model could be loaded only in the place of one that is loaded.
+    fn is_crowded_out(&self, entry: &Entry) -> bool {
+        let Some(n_left) = self.room.n_left() else { return false };
+        let spec = entry.spec.as_ref();
+        let n_bytes = spec.and_then(|spec| spec.loader.weight_bytes().ok()).unwrap_or(0);
+        n_bytes > n_left && !self.loaded().is_empty()
     }
 
     /// The loaded models, in the order of their names' first mention.
@@ -360,13 +377,17 @@ impl Catalog {
         if self.room.waits_for(n_bytes, FREEING) {
             return Ok(());
         }
-        let n_left = self.room.n_left().unwrap_or(u64::MAX);
-        Err(format!(
-            "its weights need {} MiB of memory, and {} MiB are left while other models answer requests; \
-             `models_memory` is the limit for all models together",
-            n_bytes.div_ceil(1 << 20),
-            n_left >> 20
-        ))
+        let (needs, budget) = (n_bytes.div_ceil(1 << 20), self.room.budget().unwrap_or(u64::MAX));
+        Err(if n_bytes > budget {
+            let all = budget >> 20;
+            format!("its weights need {needs} MiB, and `models_memory` is {all} MiB for all models")
+        } else {
+            let left = self.room.n_left().unwrap_or(u64::MAX) >> 20;
+            format!(
+                "its weights need {needs} MiB of memory, and {left} MiB are left while other models \
+                 answer requests; `models_memory` is the limit for all models together"
+            )
+        })
     }
 
     fn take_out(&self, entry: &Entry) {

@@ -111,17 +111,18 @@ impl Entry {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is loaded and can answer a request for another model as well as that one.
+    /// Whether it is loaded and can surely answer a request for another model as well as that one.
     pub(super) fn stands_in_for(&self, other: &Self, request: &Traits) -> bool {
         let facts = |entry: &Self| {
             let slot = entry.slot();
             let model = slot.current.as_ref().filter(|model| !model.has_failed())?;
             let served = model.served();
-            Some((model.max_tokens(), served.kind() == "text", served.chats()))
+            Some((served.most_prompt_tokens(), served.kind() == "text", served.chats()))
         };
         let Some((n, generates, chats)) = facts(self) else { return false };
         let is_long_enough = facts(other).is_none_or(|(least, ..)| n >= least);
-        generates && (chats || !request.is_chat) && is_long_enough && !request.has_token_ids
+        let is_plain = !request.has_token_ids && !request.is_particular;
+        generates && (chats || !request.is_chat) && is_long_enough && is_plain
     }
 
     /// Says that the model is being loaded, until the result is dropped.

@@ -25,6 +25,11 @@ impl Room {
         Self { budget, ..Self::default() }
     }
 
+    /// Most bytes; `None` for as many as the machine gives.
+    pub(super) fn budget(&self) -> Option<u64> {
+        self.budget
+    }
+
     /// Bytes that are left; `None` without a budget.
     pub(super) fn n_left(&self) -> Option<u64> {
         self.budget.map(|budget| budget.saturating_sub(self.lock().n_bytes))

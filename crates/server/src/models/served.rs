@@ -40,6 +40,15 @@ impl Served {
         }
     }
 
+    /// Most tokens of a prompt: of what an encoder reads, where there is one.
+    pub(crate) fn most_prompt_tokens(&self) -> usize {
+        let of_source = match self {
+            Self::Text(llm) => llm.engine().most_source_tokens(),
+            Self::Vectors(_) => None,
+        };
+        of_source.map_or(self.max_tokens(), |most| most.min(self.max_tokens()))
+    }
+
     /// Whether the engine or the embedder has failed for good.
     pub(crate) fn has_failed(&self) -> bool {
         match self {

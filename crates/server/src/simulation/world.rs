@@ -99,6 +99,7 @@ impl House {
             vocab_size: VOCAB,
             context_tokens: CONTEXT,
             weight_bytes: 0,
+            loaded_bytes: 0,
             rounded_to: None,
             kv_bytes: 0,
             kv_bytes_per_token: 0,

@@ -63,6 +63,11 @@ impl GenerationFields {
         !self.stop_tokens.is_empty() || self.sampling.has_token_ids()
     }
 
+    /// Whether some field asks for what not every model can do.
+    pub(crate) fn is_particular(&self) -> bool {
+        self.prompt_logprobs.is_some() || self.speculation != Speculation::default()
+    }
+
     /// Sets the form of the answer, if field `name` asks for one.
     ///
     /// # Errors
@@ -137,6 +142,7 @@ pub(crate) fn generation(
     if sent.cache_prompt == Some(false) {
         // No other request has this salt, so nothing that is cached fits the prompt.
         generation.service.cache_salt = Some(fresh_id("uncached-"));
+        generation.service.is_uncached = true;
     }
     Ok(generation)
 }

@@ -113,7 +113,8 @@ pub(super) static MODEL: &[Flag] = &[
         part: Part::Machine,
         kind: Kind::COUNT,
         value: "N",
-        help: "Most tokens of one conversation",
+        help: "Most tokens of one conversation; models with LongRoPE or dynamic NTK choose their frequencies \
+               by it, so it changes their tokens",
         default: "the context that the model declares",
         place: place!(llm.max_context),
     },

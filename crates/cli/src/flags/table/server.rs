@@ -370,7 +370,7 @@ pub(super) static SERVER: &[Flag] = &[
         kind: Kind::Seconds,
         value: "SECONDS",
         help: "Longest step of an engine: one that takes longer hangs, so the engine is given up, its model \
-               is loaded anew, and requests that were sent nothing yet are run again; 0 for no limit",
+               is loaded anew, and requests without a token so far are run again; 0 for no limit",
         default: "",
         place: place!(serve.step_timeout),
     },

@@ -6,14 +6,18 @@ mod attention;
 mod experts;
 mod hybrid;
 mod rope;
+mod vectors;
 
 pub(super) use rope::divisor_tensors;
+
+use std::path::Path;
 
 use pelton_quant::WeightFormat;
 use pelton_tensor::{GgufArray, GgufValue, gguf_file_type};
 
 use crate::arch::{Arch, ArchSpec, LayerSpec, Mixer, Mlp, NormKind, PARALLEL, Residual};
 use crate::config::HfConfig;
+use crate::error::ModelError;
 use crate::files::ModelFiles;
 use crate::files::gguf::decimal;
 
@@ -63,18 +67,26 @@ impl Keys {
 
 /// All keys but those of the tokenizer.
 ///
+/// # Errors
+///
+/// When the folder makes vectors in a way that a GGUF file cannot say.
+///
 /// # Panics
 ///
 /// When the family is not written.
-pub(super) fn keys(files: &ModelFiles, spec: &ArchSpec, format: &dyn WeightFormat) -> Keys {
+pub(super) fn keys(
+    files: &ModelFiles,
+    spec: &ArchSpec,
+    format: &dyn WeightFormat,
+) -> Result<Keys, ModelError> {
     let arch = files.arch();
     let has_experts = spec.layers.iter().any(|layer| layer.mlp.experts().is_some());
     let with_experts = arch.written_with_experts.filter(|_| has_experts);
     let name = with_experts.or(arch.written_as).expect("invariant: a family that is written");
     let mut keys = Keys { arch: name, list: Vec::new() };
     keys.general("architecture", GgufValue::String(name.to_owned()));
-    if let Some(name) = files.path().file_name() {
-        keys.general("name", GgufValue::String(name.to_string_lossy().into_owned()));
+    if let Some(name) = model_name(files.path()) {
+        keys.general("name", GgufValue::String(name));
     }
     if let Some(file_type) = gguf_file_type(format.dtype()) {
         keys.general("file_type", GgufValue::U32(file_type));
@@ -104,7 +116,19 @@ pub(super) fn keys(files: &ModelFiles, spec: &ArchSpec, format: &dyn WeightForma
     }
     caps(arch, spec, &mut keys);
     rope::write(spec, &mut keys);
-    keys
+    vectors::write(files, spec, &mut keys)?;
+    Ok(keys)
+}
+
+/// The name of a model at this place: that of its folder. In the cache of the hub, where folders are
+/// called by commits, that of its repository: `models--OWNER--NAME/snapshots/COMMIT`.
+fn model_name(path: &Path) -> Option<String> {
+    let of = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let parent = path.parent().filter(|parent| parent.ends_with("snapshots"));
+    let repository = parent.and_then(Path::parent).and_then(of);
+    let repository = repository.as_deref().and_then(|name| name.strip_prefix("models--"));
+    let name = repository.map(|name| name.rsplit("--").next().unwrap_or(name).to_owned());
+    name.or_else(|| of(path))
 }
 
 /// The width of perceptrons; a list where some layers are perceptrons and others mixers alone.
@@ -169,4 +193,21 @@ fn divisor(plain: f64, scaled: f32) -> f32 {
     let around = [nearest, nearest.next_up(), nearest.next_down()];
     let gives_it = |by: &f32| (plain / f64::from(*by)) as f32 == scaled;
     around.into_iter().find(gives_it).unwrap_or(nearest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_of_the_hub_has_the_name_of_its_repository() {
+        for (path, expected) in [
+            ("/models/tiny", "tiny"),
+            ("/hub/models--owner--Some-Name/snapshots/0123456789abcdef", "Some-Name"),
+            ("/snapshots/tiny", "tiny"),
+            ("/own/snapshots/tiny", "tiny"),
+        ] {
+            assert_eq!(model_name(Path::new(path)).as_deref(), Some(expected), "{path}");
+        }
+    }
 }

@@ -74,6 +74,9 @@ pub(crate) struct Traits {
     pub(crate) is_chat: bool,
     /// Whether it holds numbers of tokens, which mean something else to another tokenizer.
     pub(crate) has_token_ids: bool,
+    /// Whether it asks for something that not every model can do, such as scores of the prompt, a kind of
+    /// drafts, or variables of a chat template.
+    pub(crate) is_particular: bool,
 }
 
 /// The load of a model at this moment.

@@ -56,6 +56,9 @@ pub(crate) async fn handle(
         let model = app.route(body.model.as_deref(), (caller, &about), || Traits {
             has_tools: !body.tools.tools.is_empty(),
             has_token_ids: body.generation.has_token_ids(),
+            is_particular: body.generation.is_particular()
+                || body.thinking != thinking::Thinking::default()
+                || body.rendering != rendering::Rendering::default(),
             ..Traits::of_messages(&body.messages)
         })?;
         let llm = model.llm()?;

@@ -11,7 +11,7 @@ use crate::wire::Fields;
 use crate::wire::json::{Kind, free, wrong};
 
 /// The fields of a request about its prompt.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Rendering {
     /// Whether the answer continues the last message.
     continues: bool,

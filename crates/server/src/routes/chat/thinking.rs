@@ -13,7 +13,7 @@ const OWN: [&str; 4] = ["messages", "tools", "add_generation_prompt", "documents
 const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
 
 /// The fields of a request about thoughts.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Thinking {
     /// Variables of the template.
     pub(crate) template_args: Map<String, Value>,

@@ -81,6 +81,10 @@ impl CompletionBody {
             characters: self.prompts.iter().map(characters).sum(),
             turns: 1,
             has_token_ids: self.generation.has_token_ids() || self.prompts.iter().any(is_ids),
+            // Scores of an echo, and gaps in code.
+            is_particular: self.generation.is_particular()
+                || self.shown.echo
+                || self.suffix.is_some(),
             ..Traits::default()
         }
     }

@@ -151,7 +151,10 @@ impl PageQuery {
             None => 0,
             Some(after) => {
                 let place = entries.iter().position(|(id, _)| id == after);
-                1 + place.ok_or_else(|| ApiError::no_such("entry", after))?
+                1 + place.ok_or_else(|| {
+                    let after = crate::wire::json::brief(after);
+                    ApiError::param("after", format!("`after`: the list has no entry `{after}`"))
+                })?
             }
         };
         let rest = &entries[first..];

@@ -35,13 +35,26 @@ pub(crate) fn conversation(fields: &mut Fields<'_>) -> Result<Turns, ApiError> {
     }
     let messages =
         fields.list("messages", limits::MESSAGES, |path, raw| message(path, raw, &mut turns))?;
-    match messages {
-        None => Err(missing("messages")),
-        Some(messages) if messages.is_empty() => {
-            Err(ApiError::param("messages", "`messages` is empty: expected at least one"))
-        }
-        Some(_) => Ok(turns),
+    let messages = messages.ok_or_else(|| missing("messages"))?;
+    // The last answer may be empty: it is then the one that is asked for.
+    let Some((last, before)) = messages.split_last() else {
+        return Err(ApiError::param("messages", "`messages` is empty: expected at least one"));
+    };
+    let empty = before.iter().position(|message| message.is_empty);
+    let empty = empty.or((last.is_empty && last.role == "user").then_some(before.len()));
+    if let Some(idx) = empty {
+        let path = format!("messages[{idx}].content");
+        let message = format!("`{path}` is empty: expected a text, or at least one block");
+        return Err(ApiError::param(&path, message));
     }
+    Ok(turns)
+}
+
+/// A message that was read.
+struct Read {
+    role: &'static str,
+    /// Whether it has no block.
+    is_empty: bool,
 }
 
 fn system(raw: &RawValue, turns: &mut Turns) -> Result<(), ApiError> {
@@ -59,7 +72,7 @@ fn system(raw: &RawValue, turns: &mut Turns) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn message(path: &str, raw: &RawValue, turns: &mut Turns) -> Result<(), ApiError> {
+fn message(path: &str, raw: &RawValue, turns: &mut Turns) -> Result<Read, ApiError> {
     let mut fields = Fields::nested(path, raw)?;
     let role_path = fields.path("role");
     let role = match fields.string("role")?.as_deref() {
@@ -74,14 +87,19 @@ fn message(path: &str, raw: &RawValue, turns: &mut Turns) -> Result<(), ApiError
     let content_path = fields.path("content");
     let raw = fields.take("content").ok_or_else(|| missing(&content_path))?;
     fields.finish()?;
+    let mut is_empty = false;
     match Kind::of(raw) {
         Kind::String => turns.text(role, string(&content_path, raw)?),
-        Kind::Array => each(&content_path, raw, limits::CONTENT_PARTS, |i, raw| {
-            block(&format!("{content_path}[{i}]"), role, raw, turns)
-        })?,
+        Kind::Array => {
+            is_empty = true;
+            each(&content_path, raw, limits::CONTENT_PARTS, |i, raw| {
+                is_empty = false;
+                block(&format!("{content_path}[{i}]"), role, raw, turns)
+            })?;
+        }
         _ => return Err(wrong(&content_path, TEXT_OR_BLOCKS, raw.get())),
     }
-    Ok(())
+    Ok(Read { role, is_empty })
 }
 
 /// Reads one block of a message.

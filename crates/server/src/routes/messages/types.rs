@@ -120,7 +120,8 @@ impl MessagesBody {
     /// The facts that rules ask for which choose a model.
     pub(crate) fn traits(&self) -> Traits {
         let has_token_ids = self.generation.has_token_ids();
-        Traits { has_token_ids, ..self.conversation.traits() }
+        let is_particular = self.generation.is_particular();
+        Traits { has_token_ids, is_particular, ..self.conversation.traits() }
     }
 
     /// Parameters that a span repeats.

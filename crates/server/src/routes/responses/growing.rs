@@ -215,7 +215,9 @@ impl Growing {
 
     /// The response has ended by itself; its items are closed.
     pub(crate) fn settle(&mut self, usage: Usage, out: &mut impl Sink) {
-        let (steps, is_cut) = (self.parts.end(true), self.progress == Progress::Incomplete);
+        let is_cut = self.progress == Progress::Incomplete;
+        // An answer that was cut in a thought has no text.
+        let steps = self.parts.end(!is_cut);
         let last = if is_cut { Status::Incomplete } else { Status::Completed };
         for step in steps {
             match step {

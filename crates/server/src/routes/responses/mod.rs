@@ -128,6 +128,7 @@ fn accept(
     let asked = body.conversation.model.as_deref();
     let model = app.route(asked, (caller, about), || Traits {
         has_token_ids: body.has_token_ids(),
+        is_particular: body.is_particular(),
         ..keep::traits(&body.conversation, &history)
     })?;
     let llm = model.llm()?;

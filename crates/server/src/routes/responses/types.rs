@@ -148,6 +148,11 @@ impl ResponsesBody {
         self.generation.has_token_ids()
     }
 
+    /// Whether some field asks for what not every model can do.
+    pub(crate) fn is_particular(&self) -> bool {
+        self.generation.is_particular()
+    }
+
     /// Parameters that a span repeats.
     pub(crate) fn stated(&self) -> Parameters {
         self.generation.stated()
