@@ -102,8 +102,12 @@ impl Memory {
         }
         spec.group_windows();
         let block = KvFootprint::new::<CpuDevice>(&spec, args.kv_dtype(), BLOCK_TOKENS);
-        let n_blocks = block.blocks_for(context_tokens, STEP_TOKENS, n_requests);
-        let footprint = block.with_blocks(n_blocks).with_swap_bytes(u64::from(args.swap_mib) << 20);
+        // A model for vectors keeps no keys and values from one step to the next.
+        let (n_blocks, swap_mib) = match model.generates {
+            true => (block.blocks_for(context_tokens, STEP_TOKENS, n_requests), args.swap_mib),
+            false => (0, 0),
+        };
+        let footprint = block.with_blocks(n_blocks).with_swap_bytes(u64::from(swap_mib) << 20);
         let bytes = |n: Option<usize>| {
             let beyond = || {
                 Failure::new("the keys and values of this context exceed any address space")
@@ -179,22 +183,18 @@ impl Report {
             ("parameters", parameters(model)),
             ("layers", model.n_layers.to_string()),
             ("width", format!("{}, MLP {}", model.hidden_size, model.intermediate_size)),
-            (
-                "heads",
-                format!(
-                    "{} query, {} key/value of {}",
-                    model.n_heads, model.n_kv_heads, model.head_dim
-                ),
-            ),
-            ("positions", self.positions()),
         ];
+        rows.extend(self.head_counts().map(|words| ("heads", words)));
+        rows.push(("positions", self.positions()));
         if let Some(encoder) = &model.encoder {
             let InspectedEncoder { n_layers, max_source, .. } = encoder;
             let words = format!("{n_layers} layers, reads prompts of up to {max_source} tokens");
             rows.insert(4, ("encoder", words));
         }
         rows.extend(self.rope_choices.iter().map(|words| ("frequencies", words.clone())));
-        rows.push(("output head", head_words(model.tied_embeddings).to_owned()));
+        if model.generates {
+            rows.push(("output head", head_words(model.tied_embeddings).to_owned()));
+        }
         for (dtype, totals) in &model.tensors {
             let size = bytes(totals.n_bytes);
             rows.push(("tensors", format!("{} of type {dtype}, {size}", totals.n_tensors)));
@@ -230,7 +230,9 @@ impl Report {
             rows.push(("states", self.state_words()));
         }
         rows.push(("memory", self.memory_words()));
-        rows.push(("kv pool", self.pool_words()));
+        if model.generates {
+            rows.push(("kv pool", self.pool_words()));
+        }
         rows.extend(self.numa.iter().map(|words| ("weights lie", words.clone())));
         if let Some(load) = &self.load {
             rows.push(("loading", load.words()));
@@ -239,16 +241,29 @@ impl Report {
         if let Some(words) = self.suppressed_words() {
             rows.push(("suppressed", words));
         }
-        rows.push(("chat template", self.template_words()));
+        if model.generates || !self.chat_templates.is_empty() {
+            rows.push(("chat template", self.template_words()));
+        }
         rows.iter().map(|(name, value)| format!("{name:<15}{value}\n")).collect()
+    }
+
+    /// The heads of attention, or those of recurrent layers in models without any.
+    fn head_counts(&self) -> Option<String> {
+        let Inspection { n_heads, n_kv_heads, head_dim, .. } = self.model;
+        match (n_heads, n_kv_heads) {
+            (0, 0) => None,
+            (n, 0) => Some(format!("{n} of recurrent layers, without keys and values")),
+            (n, n_kv) => Some(format!("{n} query, {n_kv} key/value of {head_dim}")),
+        }
     }
 
     fn positions(&self) -> String {
         let model = &self.model;
-        let mut text = format!(
-            "{} tokens, RoPE base {} ({})",
-            model.max_context, model.rope_theta, model.rope_scaling
-        );
+        let rope = match model.rope_theta {
+            0.0 => "no RoPE".to_owned(),
+            theta => format!("RoPE base {theta} ({})", model.rope_scaling),
+        };
+        let mut text = format!("{} tokens, {rope}", model.max_context);
         if let Some(window) = model.window {
             let n = model.n_window_layers;
             text.push_str(&format!(", window of {window} in {n} layers"));
@@ -278,14 +293,19 @@ impl Report {
             0 => String::new(),
             _ => format!(", swap store {}", bytes(swap_bytes)),
         };
+        let kv = match self.model.generates {
+            true => format!(
+                ", keys and values {} ({} per token in {})",
+                bytes(kv_bytes),
+                bytes(self.model.kv_bytes_per_token as u64),
+                self.model.kv_dtype
+            ),
+            false => String::new(),
+        };
         format!(
-            "{} for {context_tokens} tokens{requests}: weights {}, keys and values {} ({} per token \
-             in {}){swap}",
+            "{} for {context_tokens} tokens{requests}: weights {}{kv}{swap}",
             bytes(self.memory.total_bytes),
             bytes(weight_bytes),
-            bytes(kv_bytes),
-            bytes(self.model.kv_bytes_per_token as u64),
-            self.model.kv_dtype,
         )
     }
 

@@ -1,7 +1,7 @@
 //! Finding a model, and loading it on the runtime of the process with a progress bar.
 
 use std::cell::RefCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pelton_llm::hub::HubProgress;
@@ -51,6 +51,20 @@ pub(crate) fn reference(name: Option<&str>) -> Result<ModelRef> {
             Ok(ModelRef::Embedded { name: STORY_DRAFT_NAME, bytes: STORY_DRAFT })
         }
         Some(name) => Ok(ModelRef::parse(name)?),
+    }
+}
+
+/// The folder or file on this machine that a model's name leads to: the folder where one of its
+/// files is named, and nothing for models of the hub.
+pub(crate) fn path(name: &str) -> Option<PathBuf> {
+    let path = match reference(Some(name)).ok()? {
+        ModelRef::Path(path) | ModelRef::Stored { path, .. } => path,
+        ModelRef::Hub(_) | ModelRef::Embedded { .. } => return None,
+    };
+    let is_of_folder = |ending: &str| path.extension().is_some_and(|own| own == ending);
+    match path.is_file() && ["safetensors", "json"].into_iter().any(is_of_folder) {
+        true => Some(path.parent().map_or_else(|| PathBuf::from("."), |folder| folder.join("."))),
+        false => Some(path),
     }
 }
 

@@ -50,7 +50,12 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
         .hint("`--method gguf --type q4_k` quantizes to a GGUF file"));
     }
     check_target(&args.output, args.resume).map_err(failure)?;
-    bench::check_file(args.html.as_deref())?;
+    if args.html.as_ref() == Some(&args.output) {
+        return Err(Failure::new("`--html` is the output: expected another name"));
+    }
+    let source = model::path(&args.input);
+    let inputs = [("INPUT", source.as_deref()), ("--calibration", args.calibration.as_deref())];
+    bench::check_page(("--html", args.html.as_deref()), &inputs)?;
     if options.method.needs_calibration() && args.calibration.is_none() {
         let name = options.method.name();
         return Err(Failure::new(format!("`--calibration` is missing: `{name}` needs a text"))

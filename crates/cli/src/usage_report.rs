@@ -10,7 +10,7 @@ use crate::failure::{Failure, Result};
 
 /// Runs the command.
 pub(crate) fn usage(args: &UsageArgs) -> Result<()> {
-    let path = &args.usage_file;
+    let (path, filter) = (&args.usage_file, args.filter()?);
     if !path.exists() {
         return Err(Failure::new(format!("{}: there is no such file", path.display()))
             .hint("`pelton serve --usage-file FILE` makes it"));
@@ -21,7 +21,7 @@ pub(crate) fn usage(args: &UsageArgs) -> Result<()> {
         return Err(Failure::new(message).hint("`pelton serve --usage-file FILE` makes one"));
     }
     let mut file = UsageFile::open(path)?;
-    let report = Report::new(&file.load()?, &args.filter());
+    let report = Report::new(&file.load()?, &filter);
     let text = match (args.json, args.csv) {
         (true, _) => format!("{}\n", serde_json::to_string(&report)?),
         (_, true) => report.csv(),

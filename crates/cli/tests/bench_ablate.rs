@@ -42,6 +42,14 @@ fn techniques_that_are_no_settings_are_refused_by_name() {
 }
 
 #[test]
+fn flags_of_arrivals_are_refused_where_clients_wait_for_answers() {
+    for (flag, value) in [("--rate", "3"), ("--arrivals", "bursty")] {
+        let parts = [&format!("`{flag}`")[..], "once another has ended"];
+        pelton(&["bench", "ablate", flag, value]).assert_refused(&parts);
+    }
+}
+
+#[test]
 fn a_technique_that_fails_keeps_what_was_measured_before() {
     let more = ["--technique", "max_running=2,kv_memory=1KiB", "--json"];
     let ended = pelton(&[&TINY[..], &more].concat());

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::common::pelton;
+use pelton_testkit::TinyModel;
 use serde_json::json;
 
 /// Writes a report with one figure of these samples.
@@ -88,7 +89,7 @@ fn files_that_cannot_be_compared_are_refused_by_name() {
     compare(&[&good, newer]).assert_refused(&["newer.json", "version 7", "pelton 9.9.9"]);
     pelton(&["bench", "report", newer]).assert_refused(&["newer.json", "version 7"]);
     let before = std::fs::read(&good).expect("a report");
-    pelton(&["bench", "report", &good, "-o", &good]).assert_refused(&["one of the reports"]);
+    pelton(&["bench", "report", &good, "-o", &good]).assert_refused(&["`-o`", "`FILE`", "a.json"]);
     assert_eq!(std::fs::read(&good).expect("a report"), before);
     let other = folder.path().join("other.json");
     std::fs::write(&other, "{\"figures\": []}").expect("written");
@@ -98,6 +99,72 @@ fn files_that_cannot_be_compared_are_refused_by_name() {
     compare(&[&good, &good, &good]).assert_refused(&["pairs", "3"]);
     compare(&[&good]).assert_refused(&["FILE"]);
     compare(&[&good, &good, "--level", "2"]).assert_refused(&["--level"]);
+}
+
+#[test]
+fn an_output_replaces_no_file_that_its_command_reads() {
+    let folder = tempfile::tempdir().expect("temp");
+    let written = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let model = folder.path().join("tiny");
+    TinyModel::default().write_folder(&model);
+    let model = model.to_str().expect("UTF-8");
+    let (text, trace) = (written("s.txt", "a word\n"), written("t.txt", "0 5 4\n"));
+    let prices = written(
+        "prices.json",
+        r#"{"base_ms": 18, "token_ms": 1, "sample_ms": 0, "attended_ms": 0, "moved_block_ms": 0}"#,
+    );
+    let config = folder.path().join("tiny/config.json");
+    let config = config.to_str().expect("UTF-8");
+    let weights = folder.path().join("tiny/model.safetensors");
+    let weights = weights.to_str().expect("UTF-8");
+    let link = folder.path().join("link");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(weights, &link).expect("linked");
+    let link = link.to_str().expect("UTF-8");
+    let cases: [(&[&str], [&str; 2]); 10] = [
+        (&["bench", "model", "-m", model, "--profile", weights], ["--profile", "-m"]),
+        (&["bench", "model", "-m", model, "--profile", link], ["--profile", "-m"]),
+        (&["bench", "model", "-m", weights, "--profile", config], ["--profile", "-m"]),
+        (&["bench", "offline", "-m", model, "--profile", config], ["--profile", "-m"]),
+        (&["bench", "load", "-m", model, "--save-trace", config], ["--save-trace", "-m"]),
+        (
+            &["bench", "sim", "--prices", &prices, "--save-trace", &prices],
+            ["--save-trace", "--prices"],
+        ),
+        (
+            &["bench", "serve", "--prompts", &text, "--vllm-json", &text],
+            ["--vllm-json", "--prompts"],
+        ),
+        (&["bench", "serve", "--trace", &trace, "--vllm-json", &trace], ["--vllm-json", "--trace"]),
+        (&["eval", "ab", model, model, "--text", &text, "--html", &text], ["--html", "--text"]),
+        (&["eval", "ab", model, "story", "--text", &text, "--html", config], ["--html", "`A`"]),
+    ];
+    let read = || [&text, &trace, config, weights].map(|file| std::fs::read(file).expect("there"));
+    let before = read();
+    for (args, flags) in cases {
+        pelton(args).assert_refused(&["would replace", flags[0], flags[1]]);
+        assert!(read() == before, "{args:?}");
+    }
+}
+
+#[test]
+fn a_page_replaces_no_file_that_is_no_page() {
+    let folder = tempfile::tempdir().expect("temp");
+    let report = written(folder.path(), "a.json", &[1.0, 2.0]);
+    let page = folder.path().join("page.html");
+    let page = page.to_str().expect("UTF-8");
+    // A page is written again, and nothing else is.
+    pelton(&["bench", "report", &report, "-o", page]).assert_answered();
+    pelton(&["bench", "report", &report, "-o", page]).assert_answered();
+    let notes = folder.path().join("notes");
+    std::fs::write(&notes, "mine").expect("written");
+    let foreign = ["bench", "report", &report, "-o", notes.to_str().expect("UTF-8")];
+    pelton(&foreign).assert_refused(&["`-o`", "notes", "no page"]);
+    assert_eq!(std::fs::read(&notes).expect("there"), b"mine");
 }
 
 #[test]

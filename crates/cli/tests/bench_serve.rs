@@ -149,6 +149,21 @@ fn a_run_without_any_answer_is_a_failure() {
 }
 
 #[test]
+fn without_an_answer_the_reason_is_named_and_no_time_is_that_of_a_request() {
+    let server = Server::start(&["--threads", "1"]).expect("it listens");
+    let args = ["--url", server.address(), "--model", "nope", "-n", "2", "--lengths", "5:4"];
+    let outcome = pelton(&[&["bench", "serve", "--rate", "50"], &args[..]].concat());
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("no request was answered: status 404: "), "{}", outcome.stderr);
+    assert!(outcome.stdout.contains("processor"), "{}", outcome.stdout);
+    assert!(!outcome.stdout.contains("s a request"), "{}", outcome.stdout);
+    let outcome = pelton(&[&["bench", "sweep", "--clients", "1"], &args[..]].concat());
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("no request was answered: status 404: "), "{}", outcome.stderr);
+    assert!(outcome.stdout.contains("nothing was answered: status 404"), "{}", outcome.stdout);
+}
+
+#[test]
 fn each_failure_of_a_server_is_counted_by_its_kind() {
     let odd = Odd::start(vec![
         stream_of(&[TEXT, TEXT, "[DONE]"]),

@@ -68,7 +68,7 @@ fn what_cannot_be_compared_is_refused() {
     let mut file = tempfile::NamedTempFile::new().expect("a file");
     writeln!(file, "fine\n{{\"text\": 1}}").expect("written");
     let path = file.path().to_str().expect("UTF-8");
-    let cases: [(&[&str], &[&str]); 10] = [
+    let cases: [(&[&str], &[&str]); 12] = [
         (&["--methods", "magic"], &["--methods", "`magic`", "suffix"]),
         (&["--methods", "off"], &["--methods", "`off`"]),
         (&["--methods", "suffix,suffix"], &["--methods", "`suffix`"]),
@@ -79,6 +79,8 @@ fn what_cannot_be_compared_is_refused() {
         (&["--prompts", "no-such-file"], &["no-such-file"]),
         (&["--temperature", "-1"], &["--temperature"]),
         (&["--batch", "0"], &["--batch"]),
+        (&["-n", "1"], &["--max-tokens", "3 tokens or more"]),
+        (&["-n", "2"], &["--max-tokens", "3 tokens or more"]),
     ];
     for (flags, parts) in cases {
         pelton(&[&["bench", "spec"], flags].concat()).assert_refused(parts);

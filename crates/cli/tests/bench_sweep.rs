@@ -163,6 +163,14 @@ fn masks_that_steps_of_a_pelton_wait_for_are_counted() {
 fn a_sweep_of_nothing_is_refused() {
     pelton(&["bench", "sweep", "--rates", "0"]).assert_refused(&["--rates", "0.000001"]);
     pelton(&["bench", "sweep", "--rates", "1", "--clients", "1"]).assert_refused(&["--clients"]);
+    // Flags that no load of the sweep has a use for.
+    let refused = |flags: &[&str], part: &str| {
+        pelton(&[&["bench", "sweep"], flags].concat()).assert_refused(&[part]);
+    };
+    refused(&["--clients", "1", "--rate", "3"], "`--rate`: ");
+    refused(&["--rate", "3"], "`--rate`: ");
+    refused(&["--clients", "1", "--arrivals", "bursty"], "`--arrivals`: ");
+    refused(&["--save-trace", "/nowhere"], "`--save-trace`: ");
     let args = ["bench", "sweep", "--url", "http://127.0.0.1:9"];
     pelton(&args).assert_refused(&["does not answer"]);
 }
@@ -171,7 +179,16 @@ fn a_sweep_of_nothing_is_refused() {
 fn a_server_that_refuses_or_fails_every_request_has_no_knee() {
     for status in [429, 500] {
         let mock = Mock::start(Delays { status, ..Delays::default() });
-        let told = sweep(&mock.address, &["--clients", "1,2", "-n", "4"]);
+        let common = ["bench", "sweep", "--url", &mock.address, "--lengths", "5:6"];
+        let run = |more: &[&str]| pelton(&[&common, more].concat());
+        let outcome = run(&["--clients", "1,2", "-n", "4", "--json"]);
+        let reason = format!("status {status}");
+        assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+        let line = format!("error: no request was answered: {reason}");
+        assert!(outcome.stderr.contains(&line), "{}", outcome.stderr);
+        let text = run(&["--clients", "1", "-n", "1"]).stdout;
+        assert!(text.contains(&format!("none: nothing was answered: {reason}")), "{text}");
+        let told: Value = serde_json::from_str(&outcome.stdout).expect("a report");
         assert_eq!((&told["knee"], &told["limit"]), (&Value::Null, &Value::Null), "{told}");
         for point in told["points"].as_array().expect("points") {
             assert_eq!((&point["offered"], &point["answered"]), (&4.into(), &0.into()));

@@ -3,6 +3,7 @@
 use crate::common::server::Server;
 use crate::common::{Outcome, pelton, pelton_with_input};
 use pelton_testkit::TinyEncoder;
+use pelton_testkit::golden::decoder_named;
 
 fn tiny() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
@@ -53,6 +54,44 @@ fn similarities_are_a_matrix_and_json_is_one_object() {
     assert_eq!(json["model"]["architecture"], "BertModel");
     assert_eq!(json["usage"]["total_tokens"], 10);
     assert_eq!(json["embeddings"][1].as_array().expect("a vector").len(), TinyEncoder::DIMENSIONS);
+}
+
+#[test]
+fn a_plan_and_an_inspection_of_an_encoder_say_what_it_does() {
+    let folder = tiny();
+    let model = path(&folder);
+    let inspected = pelton(&["inspect", model]);
+    let text = printed(&inspected);
+    for part in ["BertModel", "64 tokens, no RoPE", "memory", "tokenizer"] {
+        assert!(text.contains(part), "`{part}` is missing in\n{text}");
+    }
+    for part in ["kv pool", "keys and values", "output head", "chat template", "RoPE base"] {
+        assert!(!text.contains(part), "`{part}` is in\n{text}");
+    }
+    let told = pelton(&["inspect", model, "--json"]).json();
+    assert_eq!((&told["generates"], &told["memory"]["kv_bytes"]), (&false.into(), &0.into()));
+    let planned = pelton(&["plan", model, "--hardware", "h200", "--price-per-hour", "2"]);
+    let text = printed(&planned);
+    for part in ["a text", "tokens/s, one text after the other", "a million tokens: ", "yes"] {
+        assert!(text.contains(part), "`{part}` is missing in\n{text}");
+    }
+    for part in ["kv ", "keys and values", "first token", "next tokens", "decoding", "answers"] {
+        assert!(!text.contains(part), "`{part}` is in\n{text}");
+    }
+}
+
+#[test]
+fn an_inspection_names_no_rotation_and_no_heads_that_a_model_does_not_have() {
+    for (name, heads) in [("rwkv7", "of recurrent layers"), ("jamba", "query, ")] {
+        let folder = tempfile::tempdir().expect("a folder");
+        decoder_named(name).checkpoint.write_bare_folder(folder.path());
+        let inspected = pelton(&["inspect", path(&folder)]);
+        let text = printed(&inspected);
+        for part in ["tokens, no RoPE", heads, "kv pool", "output head"] {
+            assert!(text.contains(part), "`{part}` is missing in\n{text}");
+        }
+        assert!(!text.contains("RoPE base 0") && !text.contains("of 0\n"), "{text}");
+    }
 }
 
 #[test]

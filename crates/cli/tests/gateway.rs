@@ -215,6 +215,9 @@ fn the_sandboxed_server_counts_and_a_report_needs_it_stopped() {
     let n = |name: &str| report["total"][name].as_u64().expect("a number");
     assert_eq!(n("prompt_tokens") + n("completion_tokens"), n_tokens);
     pelton(&["usage", "--usage-file", "missing"]).assert_refused(&["missing", "--usage-file"]);
+    let days = ["--since", "2026-11-02", "--until", "2026-11-01"];
+    pelton(&[&["usage", "--usage-file", &usage], &days[..]].concat())
+        .assert_refused(&["`--since` is 2026-11-02", "`--until` 2026-11-01"]);
 }
 
 #[cfg(target_os = "linux")]

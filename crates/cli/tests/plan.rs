@@ -150,6 +150,10 @@ fn what_cannot_be_planned_is_refused_by_name() {
     refused(&["--ranks", "33", "--split", "pipeline"], &["--split pipeline", "32 layers"]);
     refused(&["--ranks", "2", "--split", "experts"], &["--split experts", "no experts"]);
     refused(&["--split", "halves"], &["--split", "pipeline"]);
+    refused(&["--split", "pipeline"], &["`--split pipeline`", "one machine", "--ranks"]);
+    for flag in ["--input", "--output", "--price-per-hour"] {
+        refused(&["--table", flag, "8"], &["--table", flag]);
+    }
     refused(&["--batch", "0"], &["--batch"]);
     refused(&["--price-per-hour", "-1"], &["--price-per-hour"]);
     pelton(&["plan", "owner/nothing"]).assert_refused(&[
@@ -167,6 +171,11 @@ fn what_cannot_be_planned_is_refused_by_name() {
     let path = quantized.to_str().expect("UTF-8");
     pelton(&["plan", path]).assert_refused(&["GPTQ", "--weights"]);
     pelton(&["plan", path, "--weights", "q4_0"]).assert_answered();
+    // Experts that are known by their tensors alone, once these are there.
+    config["quantization_config"] = json!({"quant_method": "mxfp4"});
+    std::fs::write(quantized.join("config.json"), config.to_string()).expect("written");
+    pelton(&["plan", path]).assert_refused(&["mxfp4", "experts of 4 bits", "--weights"]);
+    pelton(&["plan", path, "--weights", "q4_0"]).assert_answered();
 }
 
 #[test]
@@ -175,6 +184,8 @@ fn without_a_record_there_are_sizes_and_no_times() {
     let text = with_cache(cache.path(), &["plan", "story"]);
     text.assert_answered();
     assert!(text.stdout.contains("unknown: `pelton doctor` measures"), "{}", text.stdout);
+    let priced = with_cache(cache.path(), &["plan", "story", "--price-per-hour", "2"]);
+    priced.assert_refused(&["`--price-per-hour`", "pelton doctor"]);
     let told = with_cache(cache.path(), &["plan", "story", "--json"]).json();
     assert_eq!(told["times"], Value::Null);
     assert!(told["weights"]["n_bytes"].as_u64().is_some_and(|n| n > 1 << 20));

@@ -96,6 +96,21 @@ fn config(model: &str) -> Value {
 }
 
 #[test]
+fn a_page_replaces_neither_the_model_nor_the_text() {
+    let world = World::new();
+    let read = |name: &str| std::fs::read(world.path(name)).expect("there");
+    let files = ["tiny/model.safetensors", "tiny/config.json", "seen"];
+    let before = files.map(read);
+    for (name, input) in files.iter().zip(["`INPUT`", "`INPUT`", "`--calibration`"]) {
+        let outcome = world.quantize("out", &["--method", "rtn", "--html", &world.path(name)]);
+        outcome.assert_refused(&["`--html`", input, name, "would replace"]);
+    }
+    let outcome = world.quantize("out", &["--method", "rtn", "--html", &world.path("out")]);
+    outcome.assert_refused(&["`--html` is the output"]);
+    assert!(files.map(read) == before);
+}
+
+#[test]
 fn every_method_writes_a_folder_that_runs_and_solvers_beat_rounding() {
     let world = World::new();
     let methods = [

@@ -194,3 +194,21 @@ fn offsets_and_log_probabilities_of_completions_are_those_of_the_text() {
         assert_eq!(parts.collect::<Vec<_>>(), whole, "{text}");
     }
 }
+
+/// Three answers that find no last token, unless they are cut before.
+#[test]
+fn a_request_whose_answers_fail_has_the_failure_of_the_first_whatever_ends_first() {
+    let failures = |flags: &[&str]| -> Vec<(u16, Value)> {
+        let server = Server::start(flags).expect("it listens");
+        let failure = |seed: u32| {
+            let body = json!({"prompt": "Once", "max_tokens": 30, "temperature": 1.5, "n": 3,
+                "seed": seed, "guided_regex": "(a|b|cc|dd|e[fg]){1,20}h", "bad_words": ["h"]});
+            refusal(&server, "/v1/completions", "", body.to_string().as_bytes())
+        };
+        (0..20).map(failure).collect()
+    };
+    let expected = failures(&[]);
+    let n_failed = expected.iter().filter(|(_, error)| error["code"] == "no_allowed_token").count();
+    assert!(n_failed > 10, "{expected:?}");
+    assert_eq!(failures(&["--max-running", "1"]), expected);
+}

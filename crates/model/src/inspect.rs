@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pelton_quant::{Compute, RoundTo};
-use pelton_tensor::{ActivationGroup, KvDtype, StateDtype};
+use pelton_tensor::{ActivationGroup, DType, KvDtype, StateDtype, TensorSource};
 
 use crate::arch::{ArchSpec, LayerSpec, Mixer};
 use crate::device::Device;
@@ -38,6 +38,8 @@ pub struct Inspection {
     pub path: String,
     /// Name of the architecture.
     pub architecture: String,
+    /// Whether tokens can be generated; if not, the model is for vectors of texts.
+    pub generates: bool,
     /// Elements of all tensors in the files; of quantized matrices, their weights.
     pub n_parameters: u64,
     /// Parameters that one token goes through: all but the experts that are not chosen.
@@ -160,7 +162,9 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         totals.n_elements += view.n_elements() as u64;
         totals.n_bytes += view.data.len() as u64;
     }
+    let packed = source.names().into_iter().map(|name| packed_experts(source, name));
     let mut n_parameters = tensors.values().map(|t| t.n_elements).sum::<u64>();
+    n_parameters = n_parameters.saturating_add_signed(packed.sum());
     let quantization = match files.scheme() {
         None => None,
         Some(scheme) => {
@@ -201,6 +205,7 @@ pub fn inspect(files: &ModelFiles, kv_dtype: KvDtype) -> Result<Inspection, Mode
         kind: files.kind(),
         path: files.path().display().to_string(),
         architecture: files.config().architecture.clone(),
+        generates: spec.generates(),
         n_parameters,
         n_active_parameters: n_parameters.saturating_sub(n_idle),
         n_bytes: tensors.values().map(|t| t.n_bytes).sum(),
@@ -265,6 +270,15 @@ impl Inspection {
 
 fn group_of(layout: &str, group: ActivationGroup) -> Option<&'static str> {
     CpuDevice::activation_group(layout, group).map(ActivationGroup::name)
+}
+
+/// Weights of a stack of experts in MXFP4 beyond the elements of its two tensors, by the name of
+/// the first: bytes of two codes each, and scales, which are no weights. Zero for other tensors.
+fn packed_experts(source: &dyn TensorSource, name: &str) -> i64 {
+    let view = |name: &str| source.get(name).filter(|view| view.dtype == DType::U8);
+    let scales = name.strip_suffix("_blocks").map(|stem| format!("{stem}_scales"));
+    let pair = scales.and_then(|scales| Some([view(name)?, view(&scales)?]));
+    pair.map_or(0, |[blocks, scales]| blocks.n_elements() as i64 - scales.n_elements() as i64)
 }
 
 /// Tensors that do not belong to the text model.

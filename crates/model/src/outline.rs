@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::arch::{self, ArchSpec};
-use crate::config::{HfConfig, parse_config, parse_scheme};
+use crate::config::{HfConfig, parse_config, parse_scheme_words};
 use crate::error::ModelError;
 use crate::fields::parse_json;
 use crate::files::{CONFIG, ModelFiles, read_limited, spec_of};
@@ -38,11 +38,10 @@ impl ModelOutline {
         let file = if path.is_dir() { path.join(CONFIG) } else { path.to_owned() };
         let bytes = read_limited(&file)?;
         let config = parse_config(&bytes).map_err(ModelError::config(&file))?;
-        let scheme = parse_scheme(&bytes).map_err(ModelError::config(&file))?;
+        let scheme = parse_scheme_words(&bytes).map_err(ModelError::config(&file))?;
         let arch = arch::known(&config);
         let spec = spec_of(arch, &config).map_err(ModelError::config(&file))?;
         let json = parse_json(&bytes).map_err(ModelError::config(&file))?;
-        let scheme = scheme.map(|scheme| scheme.words());
         let has_fused_keys = !arch.gguf.is_kv_up_split;
         Ok(Self { path: file, dtype: dtype(&json), config, spec, scheme, has_fused_keys })
     }

@@ -130,6 +130,9 @@ fn codes_of_another_type_are_refused() {
 
 #[test]
 fn inspection_tells_what_a_token_goes_through() {
+    // Codes of four bits are weights, and their scales are none.
+    let facts = inspect(&golden("gpt-oss-mxfp4").files(), KvDtype::Bf16).expect("inspects");
+    assert_eq!(facts.n_parameters, 112_356);
     // Three layers, 8 experts of 3 matrices [32, 64], 3 of them chosen.
     let facts = inspect(&golden("mixtral").files(), KvDtype::Bf16).expect("inspects");
     assert_eq!(facts.n_parameters - facts.n_active_parameters, 3 * 5 * 3 * 32 * 64);

@@ -2,6 +2,7 @@
 
 use pelton_model::{KvDtype, ModelOutline, StateDtype};
 use pelton_quant::{FORMATS, WeightFormat};
+use pelton_tensor::DType;
 use serde::Serialize;
 
 use crate::kv::KvSizes;
@@ -204,7 +205,7 @@ impl Case<'_> {
         ways
     }
 
-    /// The format of most bits with which the workload fits.
+    /// The format of most bytes with which the workload fits, and the most exact one of these.
     fn largest_format(&self) -> Option<Way> {
         let sizes = |format: &'static dyn WeightFormat| {
             WeightSizes::new(self.model, &Weights::Format(format), self.request.hardware)
@@ -212,7 +213,10 @@ impl Case<'_> {
         let fits = |format: &&'static dyn WeightFormat| {
             Self { weights: Weights::Format(*format), ..*self }.fits()
         };
-        let fitting = FORMATS.iter().copied().filter(fits).map(sizes);
+        // The last of equal ones is taken, and the list begins with the most exact one. Q8_K is for
+        // activations, and no model comes in it.
+        let formats = FORMATS.iter().copied().rev().filter(|format| format.dtype() != DType::Q8K);
+        let fitting = formats.filter(fits).map(sizes);
         fitting.max_by_key(|sizes| sizes.n_bytes).map(|sizes| Way::Weights {
             format: sizes.format,
             bits_per_weight: sizes.bits_per_weight,

@@ -1,7 +1,7 @@
 //! Sizes that are published for known models, from their configurations alone.
 
 use pelton_model::{KvDtype, ModelOutline, StateDtype};
-use pelton_plan::{Hardware, KvSizes, Request, Split, WeightSizes, Weights, plan, profiles};
+use pelton_plan::{Hardware, KvSizes, Request, Split, Way, WeightSizes, Weights, plan, profiles};
 use pelton_quant::for_name;
 use serde_json::{Value, json};
 
@@ -177,7 +177,6 @@ fn one_sequence_is_read_and_a_prompt_is_multiplied() {
 
 #[test]
 fn a_plan_that_does_not_fit_says_by_how_much_and_what_would() {
-    use pelton_plan::Way;
     let (gpu, model) = (profile("rtx-4090"), outline(&llama(32, 4096, 32, 32, 11008)));
     let asked = Request { batch: 16, ..request(&gpu, "f16") };
     let found = plan(&model, &asked);
@@ -220,6 +219,25 @@ fn a_plan_that_does_not_fit_says_by_how_much_and_what_would() {
     let format = format.expect("a smaller format");
     let smaller = Request { batch: 6, ..request(&gpu, &format) };
     assert!(plan(&model, &smaller).fit.shortage.is_none(), "{format}");
+}
+
+#[test]
+fn a_smaller_format_is_one_of_weights_and_the_most_exact_of_its_size() {
+    let suggested = |model: &ModelOutline, memory_bytes| {
+        let gpu = profile("rtx-4090");
+        let asked = Request { memory_bytes, ..request(&gpu, "bf16") };
+        let shortage = plan(model, &asked).fit.shortage.expect("too much in bf16");
+        shortage.ways.iter().find_map(|way| match way {
+            Way::Weights { format, .. } => Some(format.clone()),
+            _ => None,
+        })
+    };
+    // Q8_K would be larger than Q8_0, and no weights come in it.
+    let wide = outline(&llama(32, 4096, 32, 8, 14336));
+    assert_eq!(suggested(&wide, 12 * GIB).as_deref(), Some("q8_0"));
+    // All formats in blocks of 256 fall back to Q8_0 for rows of 4000.
+    let odd = outline(&llama(32, 4000, 40, 8, 14304));
+    assert_eq!(suggested(&odd, 12 * GIB).as_deref(), Some("q8_0"));
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl<'a> Crowd<'a> {
                     let answers = (0..n_made).map(|_| Answer::default()).collect();
                     self.growing.push(Growing { place, job, generating, best, prompt, answers });
                 }
-                Err(LlmError::Refused { .. }) => {
+                Err(LlmError::Refused { retry_after: Some(_), .. }) => {
                     self.waiting.push_front((place, job));
                     break;
                 }

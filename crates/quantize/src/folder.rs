@@ -6,6 +6,7 @@
 //!     model-00002-of-00003.safetensors     layer 0
 //!     model-00003-of-00003.safetensors     layer 1
 //!     model.safetensors.index.json, config.json, tokenizer.json, ...
+//!     1_Pooling/config.json, ...           what `modules.json` names, where there is one
 //!     README.md, quantization_report.json
 //!     pelton-progress.json                 layers that are done; removed at the end
 //! NAME/                  the same, renamed
@@ -29,6 +30,7 @@ use serde_json::{Map, Value, json};
 use crate::apart::{Apart, Plain, kept_modules};
 use crate::config::Bits;
 use crate::layer::{SolvedLayer, n_bytes, patch};
+use crate::modules;
 use crate::progress::{self, LayerDone, Progress};
 use crate::rotate::Turn;
 use crate::{Method, Options, QuantizeError, Result};
@@ -240,11 +242,7 @@ impl Folder {
         self.write("quantization_report.json", report)?;
         let path = self.temporary.join("README.md");
         fs::write(path, card).map_err(QuantizeError::io(self.target.join("README.md")))?;
-        for entry in fs::read_dir(&self.temporary).map_err(QuantizeError::io(&self.temporary))? {
-            let path = entry.map_err(QuantizeError::io(&self.temporary))?.path();
-            let synced = fs::File::open(&path).and_then(|file| file.sync_all());
-            synced.map_err(QuantizeError::io(&path))?;
-        }
+        sync(&self.temporary)?;
         // A folder that users find can be loaded.
         let read_back =
             ModelFiles::open(&self.temporary).and_then(|files| pelton_model::check(&files));
@@ -297,16 +295,12 @@ impl Folder {
             let is_copied = ends.iter().any(|end| name.ends_with(end))
                 && !is_other.contains(&name.as_str())
                 && !name.ends_with(".index.json");
-            if is_copied && path.is_file() {
+            if is_copied {
                 let to = self.temporary.join(&name);
-                // One that a killed run left may not be writable.
-                if to.exists() {
-                    fs::remove_file(&to).map_err(QuantizeError::io(&to))?;
-                }
-                let copied = fs::copy(&path, &to);
-                copied.map_err(QuantizeError::io(self.target.join(&name)))?;
+                modules::copy_file(&path, &to, &self.target.join(&name))?;
             }
         }
+        modules::copy(source, &self.temporary, &self.target)?;
         let config = source.join("config.json");
         let bytes = pelton_tensor::read_limited(&config, limits::CONFIG_BYTES);
         let bytes = bytes.map_err(QuantizeError::io(&config))?;
@@ -372,6 +366,20 @@ impl Drop for Folder {
             let _ = fs::remove_dir_all(&self.temporary);
         }
     }
+}
+
+/// Waits until the disk has all files of a folder and of the folders beneath it.
+fn sync(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).map_err(QuantizeError::io(folder))? {
+        let path = entry.map_err(QuantizeError::io(folder))?.path();
+        if path.is_dir() {
+            sync(&path)?;
+            continue;
+        }
+        let synced = fs::File::open(&path).and_then(|file| file.sync_all());
+        synced.map_err(QuantizeError::io(&path))?;
+    }
+    Ok(())
 }
 
 /// Values as a type of floats stores them.

@@ -135,7 +135,8 @@ pub(crate) fn solve(
         let started = Instant::now();
         let weights = Weights { shape: matrix.shape, values: &matrices.values[&matrix.module] };
         let place = hessians.of(matrix);
-        let written = solve_matrix(matrix, weights, place, &mut factors, work)
+        let known = (place, errors_scaled[i].or(errors_rounded[i]));
+        let written = solve_matrix(matrix, weights, known, &mut factors, work)
             .map_err(QuantizeError::matrix(&matrix.module))?;
         let values = written.weights();
         let hessian = place.map(|(_, hessian)| hessian);
@@ -191,11 +192,12 @@ fn errors_of_rounding(
     own.iter().map(error).collect()
 }
 
-/// Solves one matrix; `factors` keeps what matrices with the same inputs share.
+/// Solves one matrix; `factors` keeps what matrices with the same inputs share. `error_rounded` is
+/// the error that it has when every weight is rounded to nearest, and is never exceeded.
 fn solve_matrix(
     matrix: &LayerMatrix,
     weights: Weights<'_>,
-    place: Option<(Reads, &Hessian)>,
+    (place, error_rounded): (Option<(Reads, &Hessian)>, Option<f64>),
     factors: &mut BTreeMap<Reads, gptq::Factor>,
     work: &Work<'_>,
 ) -> solve::Result<Written> {
@@ -203,32 +205,52 @@ fn solve_matrix(
     let Some((reads, hessian)) = place else {
         return rounded(weights, options, &grid, work.n_threads());
     };
-    match options.method {
-        Method::Gptq => {
-            let factor = factor(factors, reads, || gptq::Factor::new(hessian, options.gptq))?;
-            let solved = gptq::solve(weights, &grid, factor, work.n_threads());
-            Ok(in_words(solved?, options))
-        }
+    let (own, is_compensated) = match options.method {
+        Method::Gptq => (options.gptq, false),
         Method::Awq => {
             let factors = vec![1.0; hessian.k()];
             let scales = awq::Scales { factors, alpha: 0.0 };
-            Ok(in_words(awq::solve(weights, &grid, hessian, &scales)?, options))
+            return Ok(in_words(awq::solve(weights, &grid, hessian, &scales)?, options));
         }
-        Method::Aqlm => in_codebooks(weights, options, &grid, Some(hessian), work.n_threads()),
+        Method::Aqlm => {
+            return in_codebooks(weights, options, &grid, Some(hessian), work.n_threads());
+        }
+        // Where a row has one scale, the order of its inputs costs nothing.
         method if method.compensates() => {
-            // Where a row has one scale, the order of its inputs costs nothing.
-            let own = gptq::Options {
-                act_order: !matches!(grid.group, Group::Inputs(_)),
-                ..options.gptq
-            };
-            let factor = factor(factors, reads, || match method {
-                Method::Quip => quip::factor(hessian, own),
-                _ => gptq::Factor::new(hessian, own),
-            })?;
-            compensated(weights, options, hessian, factor, work.n_threads())
+            let act_order = !matches!(grid.group, Group::Inputs(_));
+            (gptq::Options { act_order, ..options.gptq }, true)
         }
-        _ => rounded(weights, options, &grid, work.n_threads()),
+        _ => return rounded(weights, options, &grid, work.n_threads()),
+    };
+    let new_factor = |own: gptq::Options| match options.method {
+        Method::Quip => quip::factor(hessian, own),
+        _ => gptq::Factor::new(hessian, own),
+    };
+    let solve = |factor: &gptq::Factor| match is_compensated {
+        true => compensated(weights, options, hessian, factor, work.n_threads()),
+        false => {
+            let solved = gptq::solve(weights, &grid, factor, work.n_threads())?;
+            Ok(in_words(solved, options))
+        }
+    };
+    let is_worse = |written: &Written| {
+        let error = sampled_error(weights, &written.weights(), hessian, SAMPLED_ROWS);
+        error_rounded.is_some_and(|rounded| error.is_nan() || six_digits(error) > rounded)
+    };
+    let first = factor(factors, reads, || new_factor(own))?;
+    let mut damping = first.damping();
+    let mut written = solve(first)?;
+    // Errors that too little damping multiplies are larger than what they make good.
+    while is_worse(&written) {
+        damping *= 10.0;
+        if damping > 1.0 {
+            return rounded(weights, options, &grid, work.n_threads());
+        }
+        let more = new_factor(gptq::Options { damping, ..own })?;
+        damping = more.damping();
+        written = solve(&more)?;
     }
+    Ok(written)
 }
 
 /// The factor of what is read at a place. Of wide layers one is large, so that only the last is kept.

@@ -39,6 +39,7 @@ mod hessians;
 mod imatrix;
 mod layer;
 mod method;
+mod modules;
 mod options;
 mod progress;
 mod report;

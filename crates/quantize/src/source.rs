@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use pelton_model::{ExpertSlice, LayerMatrix, LayerShape, ModelError, ModelFiles, layer_shape};
 use pelton_quant::checkpoint::{fits_awq, fits_bitnet, fits_gptq, fits_hqq};
 use pelton_quant::dequantize_tensor;
-use pelton_quant::solve::{aqlm, quip};
+use pelton_quant::solve::{Group, aqlm, quip};
 use pelton_tensor::{DType, TensorView};
 
 use crate::{Method, Options, QuantizeError, Result};
@@ -108,10 +108,9 @@ fn check(
     // Blocks of 128 by 128 may be cut off, and those of NF4 go on in the next row.
     let is_cut = matches!(method, Method::Fp8 | Method::Nf4);
     if !is_cut && !k.is_multiple_of(group) {
-        let fits = 1 << k.trailing_zeros();
-        let other = match method {
-            Method::Mxfp4 | Method::Nvfp4 => String::new(),
-            _ => format!("`--group {}` divides them, and ", group.min(fits)),
+        let other = match fitting(k, group, method) {
+            Some(fits) => format!("`--group {fits}` divides them, and "),
+            None => String::new(),
         };
         return Err(Refused::Shape(format!(
             "expected groups that divide its {k} inputs, got {group}: {other}`--keep {}` leaves \
@@ -142,6 +141,14 @@ fn check(
         )));
     }
     Ok(())
+}
+
+/// The largest power of two below `group` that divides `k` inputs, or all of them, as far as the
+/// method takes it.
+fn fitting(k: usize, group: usize, method: Method) -> Option<Group> {
+    let power = 1 << k.trailing_zeros().min(group.ilog2());
+    let [power, row] = [Group::Inputs(power), Group::Row];
+    [power, row].into_iter().find(|fits| *fits != Group::Inputs(1) && method.takes_group(*fits))
 }
 
 /// Whether a matrix fills whole words of the files.

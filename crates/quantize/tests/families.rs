@@ -5,12 +5,15 @@ use std::path::Path;
 
 use pelton_base::TokenId;
 use pelton_kernels::Cpu;
+use pelton_model::embed::EmbedSpec;
 use pelton_model::{ExportOptions, ModelFiles, export};
 use pelton_quant::solve::Group;
 use pelton_quantize::{
     Imatrix, Job, LEAST_EXPERT_ROWS, MatrixReport, Method, Options, QuantizeError, Report, Samples,
     Target, Watch, quantize,
 };
+use pelton_tensor::{DType, TensorView, write_safetensors};
+use pelton_testkit::TinyEncoder;
 use pelton_testkit::golden::{GoldenDecoder, NOT_IN_GGUF, decoder_named, decoders};
 
 /// Root of the mean square error of all logits, relative to that of the logits, of 8 bits and less.
@@ -142,6 +145,16 @@ fn groups_that_do_not_fit_are_refused_with_flags_that_do() {
     assert!(error.contains("`--group 8` divides them"), "{error}");
     options.keep = vec!["dt_proj".to_owned()];
     write(&mut files, &options, None, &out).expect("fits");
+    let mut refused = |group: usize| {
+        options.grid.group = Group::Inputs(group);
+        let out = folder.path().join("none");
+        write(&mut files, &options, None, &out).expect_err("does not fit").to_string()
+    };
+    // The flag that is named is never the one that does not fit.
+    for (group, fits) in [(3, 2), (5, 4), (6, 4), (7, 4), (12, 8), (24, 16), (100, 32)] {
+        let error = refused(group);
+        assert!(error.contains(&format!("`--group {fits}` divides them")), "{group}: {error}");
+    }
 
     // A number alone is a layer, too; without activations no group helps.
     let (_, mut shifts, _) = family(folder.path(), "rwkv7");
@@ -166,6 +179,47 @@ fn groups_that_do_not_fit_are_refused_with_flags_that_do() {
     assert!(!error.contains("--group") && error.contains("`--keep dt_proj`"), "{error}");
     options.keep = vec!["dt_proj".to_owned()];
     write(&mut files, &options, None, &folder.path().join("other")).expect("fits");
+}
+
+#[test]
+fn an_encoder_keeps_the_modules_that_make_its_vectors() {
+    let folder = tempfile::tempdir().expect("temp");
+    let [source, out] = ["encoder", "quantized"].map(|name| folder.path().join(name));
+    TinyEncoder { pooling: "cls_token", ..TinyEncoder::default() }.write_folder(&source);
+    let n = TinyEncoder::DIMENSIONS;
+    std::fs::create_dir(source.join("3_Dense")).expect("made");
+    std::fs::write(
+        source.join("modules.json"),
+        r#"[{"path": "", "type": "sentence_transformers.models.Transformer"},
+            {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+            {"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+            {"path": "3_Dense", "type": "sentence_transformers.models.Dense"}]"#,
+    )
+    .expect("written");
+    let sizes = format!(r#"{{"in_features": {n}, "out_features": 2, "bias": false}}"#);
+    std::fs::write(source.join("3_Dense/config.json"), sizes).expect("written");
+    let data: Vec<u8> = (0..2 * n).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    let shape = [2, n];
+    let weight =
+        TensorView { name: "linear.weight", dtype: DType::F32, shape: &shape, data: &data };
+    let file = source.join("3_Dense/model.safetensors");
+    write_safetensors(&file, &[weight], &Default::default()).expect("written");
+    // Neither read by Pelton nor named by the list.
+    std::fs::write(source.join("3_Dense/pytorch_model.bin"), "pickled").expect("written");
+    std::fs::create_dir(source.join("4_Other")).expect("made");
+    std::fs::write(source.join("4_Other/config.json"), "{}").expect("written");
+
+    let mut files = ModelFiles::open(&source).expect("the encoder");
+    let mut options = Options::new(Method::Rtn);
+    options.grid.group = Group::Inputs(32);
+    write(&mut files, &options, None, &out).expect("a folder");
+    let spec = |folder: &Path| {
+        let files = ModelFiles::open(folder).expect("a model");
+        EmbedSpec::read(&files, &files.spec().expect("a spec")).expect("modules")
+    };
+    assert_eq!(spec(&out), spec(&source));
+    assert_eq!(spec(&out).dense.len(), 1);
+    assert!(!out.join("4_Other").exists() && !out.join("3_Dense/pytorch_model.bin").exists());
 }
 
 #[test]
@@ -225,6 +279,27 @@ fn every_family_is_quantized_or_refused_for_a_reason() {
     assert!(n_solved >= 35 && n_rounded >= n_solved, "{n_solved} solved, {n_rounded} rounded");
     assert!(n_partly >= 5, "{n_partly} solved in part");
     assert!(n_experts >= 20, "experts of {n_experts} models are solved");
+}
+
+#[test]
+fn too_little_damping_is_raised_until_no_matrix_is_worse_than_rounded() {
+    let folder = tempfile::tempdir().expect("temp");
+    let (_, mut files, _) = llama(folder.path());
+    // The same few tokens again and again: without damping their Hessian has next to no inverse.
+    let text: Vec<TokenId> = (0..96).map(|i| TokenId(i % 4)).collect();
+    let samples = Samples::choose(&text, &[], 8, 8, 0).expect("samples");
+    for method in [Method::Gptq, Method::Fp8] {
+        let mut options = Options::new(method);
+        options.gptq.damping = 0.0;
+        if method == Method::Gptq {
+            options.grid.group = Group::Inputs(32);
+        }
+        let out = folder.path().join(method.name());
+        let report = write(&mut files, &options, Some(&samples), &out).expect("solves");
+        for MatrixReport { module, error, error_rounded, .. } in &report.matrices {
+            assert!(error <= error_rounded, "{module}: {error:?} of {error_rounded:?}");
+        }
+    }
 }
 
 #[test]

@@ -105,6 +105,27 @@ impl Answering {
         self.held.take()
     }
 
+    /// Gives every event to `add`, to the end of the last answer.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the answer with the lowest number among those that failed, whichever was first.
+    pub(crate) async fn gather(
+        &mut self,
+        mut add: impl FnMut(Event) -> Result<(), ApiError>,
+    ) -> Result<(), ApiError> {
+        let mut failed: Option<(usize, ApiError)> = None;
+        while let Some(event) = self.next().await {
+            let choice = event.choice;
+            if let Err(error) = add(event)
+                && failed.as_ref().is_none_or(|(lowest, _)| choice < *lowest)
+            {
+                failed = Some((choice, error));
+            }
+        }
+        failed.map_or(Ok(()), |(_, error)| Err(error))
+    }
+
     async fn counted_event(&mut self) -> Option<Event> {
         let event = self.next_event().await;
         self.again = None;

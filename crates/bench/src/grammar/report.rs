@@ -15,14 +15,14 @@ const SHOWN_SLOW: usize = 5;
 /// Slow masks of all schemas that the JSON lists.
 const KEPT_SLOW: usize = 50;
 
-/// Quantiles of some times, in microseconds.
+/// Quantiles of some times, in microseconds; absent where there are none.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Times {
     n: usize,
-    p50_us: f64,
-    p95_us: f64,
-    p99_us: f64,
-    max_us: f64,
+    p50_us: Option<f64>,
+    p95_us: Option<f64>,
+    p99_us: Option<f64>,
+    max_us: Option<f64>,
 }
 
 impl Times {
@@ -31,7 +31,7 @@ impl Times {
         let at = |share: f64| {
             let idx = (times.len() as f64 * share) as usize;
             let time = times.get(idx.min(times.len().saturating_sub(1)));
-            time.map_or(0.0, |time| time.as_nanos() as f64 / 1e3)
+            time.map(|time| time.as_nanos() as f64 / 1e3)
         };
         Self {
             n: times.len(),
@@ -43,7 +43,11 @@ impl Times {
     }
 
     fn row(&self, what: &str) -> [String; 6] {
-        let cell = |us: f64| if us < 1000.0 { format!("{us:.1}") } else { format!("{us:.0}") };
+        let cell = |us: Option<f64>| match us {
+            None => "-".to_owned(),
+            Some(us) if us < 1000.0 => format!("{us:.1}"),
+            Some(us) => format!("{us:.0}"),
+        };
         [
             what.to_owned(),
             self.n.to_string(),
@@ -147,6 +151,12 @@ impl Report {
         }
     }
 
+    /// The first refusal in words, where schemas were measured and every one was refused.
+    pub fn refused(&self) -> Option<String> {
+        let first = self.refused.first().filter(|_| self.n_enforced == 0)?;
+        Some(format!("every schema was refused; {}: {}", first.schema, first.reason))
+    }
+
     /// The schema of which a walk got stuck, in words.
     pub fn stuck(&self) -> Option<String> {
         let first = self.stuck.first()?;
@@ -209,8 +219,10 @@ impl Reported for Report {
             ("fork", &self.fork),
         ];
         let of = |(name, times): (&str, &Times)| {
-            [("P50", times.p50_us), ("P99", times.p99_us)]
-                .map(|(which, us)| Measure::cost(format!("{name} {which}"), "us", vec![us]))
+            let figures = [("P50", times.p50_us), ("P99", times.p99_us)].into_iter();
+            let measure = |(which, us)| Measure::cost(format!("{name} {which}"), "us", vec![us]);
+            let known = figures.filter_map(|(which, us)| Some((which, us?)));
+            known.map(measure).collect::<Vec<_>>()
         };
         times.into_iter().flat_map(of).collect()
     }

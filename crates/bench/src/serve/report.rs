@@ -126,6 +126,19 @@ impl Histograms {
     }
 }
 
+impl ServeReport {
+    /// The reason of the first kind of failure where no request was answered; `None` where some
+    /// were, or where none was sent.
+    pub fn unanswered(&self) -> Option<String> {
+        if self.n_answers > 0 {
+            return None;
+        }
+        let failed = self.failures.iter().next();
+        let failed = failed.map(|(kind, failure)| format!("{kind}: {}", failure.example));
+        failed.or_else(|| self.served.unanswered())
+    }
+}
+
 impl Reported for ServeReport {
     const KIND: &'static str = "serve";
 
@@ -201,15 +214,18 @@ impl ServeReport {
         let mut told = format!("client {client_s:.2} s");
         if let (Some(serving), Some(model)) = (server_serving_s, server_model_s) {
             put(&mut told, format_args!("; server {model:.2} s for models, {serving:.2} s beside"));
-            let each = |n: u64| 1e6 * serving / n.max(1) as f64;
-            put(
-                &mut told,
-                format_args!(
-                    " ({:.0} us a request, {:.1} us a token)",
-                    each(self.n_answers),
-                    each(self.n_tokens)
-                ),
-            );
+            let each = |n: u64| 1e6 * serving / n as f64;
+            // Without an answer there is nothing to share the time among.
+            if self.n_answers > 0 && self.n_tokens > 0 {
+                put(
+                    &mut told,
+                    format_args!(
+                        " ({:.0} µs a request, {:.1} µs a token)",
+                        each(self.n_answers),
+                        each(self.n_tokens)
+                    ),
+                );
+            }
         }
         line(text, "processor", &told);
     }

@@ -103,6 +103,9 @@ pub struct Point {
     pub client_processors: f64,
     /// The counters of the server, where it publishes any.
     pub counters: Option<Counters>,
+    /// The reason why no request was answered, where none was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unanswered: Option<String>,
 }
 
 impl Point {
@@ -131,6 +134,7 @@ impl Point {
                 _ => run.processor.client_s / duration_s,
             },
             counters: run.counters.clone(),
+            unanswered: run.unanswered(),
         }
     }
 
@@ -208,6 +212,15 @@ impl Report {
         }
     }
 
+    /// The reason why no request of any load was answered; `None` where some were, or where none
+    /// was sent.
+    pub fn unanswered(&self) -> Option<String> {
+        if self.points.iter().any(|point| point.answered > 0) {
+            return None;
+        }
+        self.points.iter().find_map(|point| point.unanswered.clone())
+    }
+
     /// The points as a table, the knee and its cause.
     pub fn render(&self) -> String {
         const HEAD: [(&str, Align); 10] = [
@@ -237,7 +250,10 @@ impl Report {
             writeln!(text, "{name:<10}{what}").expect("invariant: strings take everything");
         };
         match self.knee {
-            None => put("knee", "none: nothing was answered"),
+            None => {
+                let why = self.unanswered().map_or_else(String::new, |why| format!(": {why}"));
+                put("knee", &format!("none: nothing was answered{why}"));
+            }
             Some(at) if self.is_knee_inside => {
                 put("knee", &format!("{}: {METHOD}", self.points[at].load.name()));
             }
@@ -306,6 +322,7 @@ pub(crate) mod tests {
             late_p95_ms: None,
             client_processors: 0.01,
             counters: None,
+            unanswered: None,
         }
     }
 

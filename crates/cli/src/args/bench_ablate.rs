@@ -49,6 +49,11 @@ pub(crate) struct BenchAblateArgs {
 }
 
 impl BenchAblateArgs {
+    /// The name of the model.
+    pub(crate) fn model(&self) -> String {
+        self.model.chosen().model
+    }
+
     /// The value of `--clients`.
     pub(crate) fn clients(&self) -> usize {
         self.clients.get()

@@ -37,7 +37,12 @@ pub(crate) struct BenchLoadArgs {
     #[command(flatten)]
     scheduling: SchedulingArgs,
     /// Keep N requests running instead of following the clock
-    #[arg(long, value_name = "N", conflicts_with = "rate", help_heading = "Workload")]
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with_all = ["rate", "arrivals"],
+        help_heading = "Workload"
+    )]
     concurrency: Option<NonZeroUsize>,
     /// One JSON object on stdout
     #[arg(long, help_heading = "Output")]
@@ -45,6 +50,11 @@ pub(crate) struct BenchLoadArgs {
 }
 
 impl BenchLoadArgs {
+    /// The name of the model.
+    pub(crate) fn model(&self) -> String {
+        self.model.chosen().model
+    }
+
     /// The model and how it serves the requests of these tenants.
     ///
     /// # Errors

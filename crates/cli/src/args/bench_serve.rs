@@ -14,7 +14,7 @@ use pelton_sim::trace::Trace;
 use serde_json::{Map, Value, json};
 
 use super::workload::WorkloadArgs;
-use crate::bench;
+use crate::bench::{self, Named};
 use crate::config::Secret;
 use crate::failure::{Failure, Result};
 
@@ -116,6 +116,15 @@ impl RemoteArgs {
             extra: self.schema.as_deref().map(form).transpose()?.unwrap_or_default(),
             looks: false,
         })
+    }
+
+    /// The files that are read.
+    pub(crate) fn inputs(&self) -> [Named<'_>; 3] {
+        [
+            ("--prompts", self.prompts.as_deref()),
+            ("--schema", self.schema.as_deref()),
+            ("--ca", self.ca.as_deref()),
+        ]
     }
 
     fn endpoint(&self) -> Endpoint {

@@ -10,6 +10,7 @@ use pelton_sim::Prices;
 use pelton_sim::trace::Tenants;
 
 use super::workload::{TenantArgs, WorkloadArgs};
+use crate::bench::Named;
 use crate::failure::{Failure, Result};
 use crate::flags::Lists;
 
@@ -121,6 +122,11 @@ impl BenchSimArgs {
     /// Whether requests are judged before they are taken.
     pub(crate) fn admission(&self) -> bool {
         !self.no_admission
+    }
+
+    /// The file of `--prices`.
+    pub(crate) fn input(&self) -> Named<'_> {
+        ("--prices", self.prices.as_deref())
     }
 
     /// Prices of steps: the file's prices, and over them those of the flags.

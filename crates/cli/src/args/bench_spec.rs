@@ -47,8 +47,8 @@ pub(crate) struct BenchSpecArgs {
     /// Requests answered at the same time
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,8")]
     batch: Vec<NonZeroUsize>,
-    /// Most tokens of each answer
-    #[arg(short = 'n', long, value_name = "N", default_value = "128")]
+    /// Most tokens of each answer, at least 3
+    #[arg(short = 'n', long, value_name = "N", default_value = "128", value_parser = max_tokens)]
     max_tokens: NonZeroUsize,
     /// Randomness: 0 always takes the likeliest token
     #[arg(long, value_name = "T", default_value = "0", allow_negative_numbers = true)]
@@ -117,6 +117,13 @@ impl BenchSpecArgs {
     pub(crate) fn rounds(&self) -> usize {
         self.rounds.get()
     }
+}
+
+/// Reads tokens of an answer. Speeds count from the first token on, and nothing is drafted for the
+/// last.
+fn max_tokens(text: &str) -> std::result::Result<NonZeroUsize, String> {
+    let n = text.parse::<NonZeroUsize>().ok().filter(|n| n.get() >= 3);
+    n.ok_or_else(|| "expected 3 tokens or more: shorter answers have no drafts".to_owned())
 }
 
 /// Every method that needs nothing, `draft` where there is a model, and `auto`.

@@ -7,6 +7,7 @@ use pelton_bench::sweep::Load;
 
 use super::bench_serve::RemoteArgs;
 use super::workload::WorkloadArgs;
+use crate::failure::Result;
 
 pub(super) const SWEEP_HELP_END: &str = "\
 Examples:
@@ -50,6 +51,20 @@ pub(crate) struct BenchSweepArgs {
 }
 
 impl BenchSweepArgs {
+    /// Refuses flags of the workload that a sweep has no use for.
+    ///
+    /// # Errors
+    ///
+    /// Names the flag.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.workload.refuse(&["--rate"], "a sweep has `--clients` or `--rates`")?;
+        if self.rates.is_empty() {
+            let why = "clients send a request once another has ended; `--rates` follows the clock";
+            self.workload.refuse(&["--arrivals"], why)?;
+        }
+        self.workload.refuse(&["--save-trace"], "each load of a sweep has requests of its own")
+    }
+
     /// The loads, from the lowest.
     pub(crate) fn loads(&self) -> Vec<Load> {
         let mut rates = self.rates.clone();
@@ -68,7 +83,7 @@ impl BenchSweepArgs {
     }
 }
 
-fn rate(text: &str) -> Result<f64, String> {
+fn rate(text: &str) -> std::result::Result<f64, String> {
     let rate = text.parse::<f64>().ok().filter(|rate| (1e-6..=1e6).contains(rate));
     rate.ok_or_else(|| "expected requests per second from 0.000001 to 1000000".to_owned())
 }

@@ -8,6 +8,7 @@ use pelton_plan::Split;
 
 use super::advise::{ADVISE_HELP_END, AdviseArgs};
 use super::workload::named;
+use crate::failure::{Failure, Result};
 use crate::flags::KvArgs;
 use crate::units::parse_bytes;
 
@@ -63,15 +64,14 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "N", default_value = "1", value_parser = ranks, help_heading = "Machine")]
     pub(crate) ranks: usize,
     /// How they share it: each matrix by its outputs, the layers one machine after the other, or
-    /// the experts
+    /// the experts [default: outputs]
     #[arg(
         long,
         value_name = "HOW",
         value_parser = named(Split::ALL, Split::name),
-        default_value = Split::Outputs.name(),
         help_heading = "Machine"
     )]
-    pub(crate) split: Split,
+    split: Option<Split>,
     /// Price of one machine for an hour, in any currency
     #[arg(long, value_name = "PRICE", value_parser = price, help_heading = "Machine")]
     pub(crate) price_per_hour: Option<f64>,
@@ -97,7 +97,11 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "N", default_value = "512", help_heading = "Workload")]
     pub(crate) step_tokens: NonZeroUsize,
     /// Formats in rows, contexts in columns: how many sequences fit
-    #[arg(long, help_heading = "Output")]
+    #[arg(
+        long,
+        conflicts_with_all = ["input", "output", "price_per_hour"],
+        help_heading = "Output"
+    )]
     pub(crate) table: bool,
     /// One JSON object on stdout
     #[arg(long, help_heading = "Output")]
@@ -105,6 +109,29 @@ pub(crate) struct PlanArgs {
 }
 
 impl PlanArgs {
+    /// The value of `--split`.
+    pub(crate) fn split(&self) -> Split {
+        self.split.unwrap_or(Split::Outputs)
+    }
+
+    /// Refuses `--split` where there is nothing to share, and a price where no time is known.
+    ///
+    /// # Errors
+    ///
+    /// Names the flag.
+    pub(crate) fn check(&self, is_timed: bool) -> Result<()> {
+        if let (Some(split), 1) = (self.split, self.ranks) {
+            let message = format!("`--split {}` with one machine: nothing is shared", split.name());
+            return Err(Failure::new(message).hint("`--ranks` takes the number of machines"));
+        }
+        if self.price_per_hour.is_some() && !is_timed {
+            let why = "no speed of this machine is known, so tokens have no price";
+            return Err(Failure::new(format!("`--price-per-hour`: {why}"))
+                .hint("`pelton doctor` measures this machine, `--hardware` names another"));
+        }
+        Ok(())
+    }
+
     /// The value of `--kv-dtype`.
     pub(crate) fn kv_dtype(&self) -> KvDtype {
         self.kv.chosen().llm.kv_dtype.unwrap_or(KvDtype::Bf16)
@@ -122,12 +149,12 @@ impl PlanArgs {
     }
 }
 
-fn ranks(text: &str) -> Result<usize, String> {
+fn ranks(text: &str) -> std::result::Result<usize, String> {
     let n = text.parse().ok().filter(|n| (1..=1024).contains(n));
     n.ok_or_else(|| "expected a whole number from 1 to 1024".to_owned())
 }
 
-pub(super) fn price(text: &str) -> Result<f64, String> {
+pub(super) fn price(text: &str) -> std::result::Result<f64, String> {
     let price = text.parse::<f64>().ok().filter(|price| *price >= 0.0 && *price <= 1e9);
     price.ok_or_else(|| "expected a price such as 2.50".to_owned())
 }

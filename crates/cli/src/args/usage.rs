@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use pelton_gateway::{Day, Filter};
 
+use crate::failure::{Failure, Result};
+
 pub(super) const HELP_END: &str = "\
 Examples:
   pelton usage --usage-file usage --since 2026-11-01
@@ -43,13 +45,23 @@ pub(crate) struct UsageArgs {
 
 impl UsageArgs {
     /// The rows that are asked for.
-    pub(crate) fn filter(&self) -> Filter {
+    ///
+    /// # Errors
+    ///
+    /// A first day after the last one.
+    pub(crate) fn filter(&self) -> Result<Filter> {
         let (since, until) = (self.since, self.until);
+        if let (Some(since), Some(until)) = (since, until)
+            && since > until
+        {
+            let message = format!("`--since` is {since}: expected no day after `--until` {until}");
+            return Err(Failure::new(message));
+        }
         let (key, tenant, model) = (self.key.clone(), self.tenant.clone(), self.model.clone());
-        Filter { since, until, key, tenant, model }
+        Ok(Filter { since, until, key, tenant, model })
     }
 }
 
-fn day(text: &str) -> Result<Day, String> {
+fn day(text: &str) -> std::result::Result<Day, String> {
     Day::parse(text).ok_or_else(|| "expected a day such as 2026-11-22".to_owned())
 }

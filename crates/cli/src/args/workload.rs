@@ -12,6 +12,7 @@ use pelton_sched::TenantConfig;
 use pelton_sim::report::Grouping;
 use pelton_sim::trace::{ArrivalKind, Tenants, Trace, TraceFile, Workload, WorkloadKind, save};
 
+use crate::bench::{Named, check_outputs};
 use crate::failure::{Failure, Result};
 
 /// Fewest tokens of a prompt that the report calls long, before scaling.
@@ -84,12 +85,14 @@ pub(crate) struct TenantArgs {
 }
 
 impl WorkloadArgs {
-    /// The requests, by default `default_requests` of them; `--save-trace` also writes them to a file.
+    /// The requests, by default `default_requests` of them; `--save-trace` also writes them to a
+    /// file, which is none of the other `inputs` of the command.
     ///
     /// # Errors
     ///
-    /// A rate or scale out of range, a file that is wrong or cannot be written.
-    pub(crate) fn trace(&self, default_requests: u64) -> Result<Trace> {
+    /// A rate or scale out of range, a file that is wrong, cannot be written or is an input.
+    pub(crate) fn trace(&self, default_requests: u64, inputs: &[Named<'_>]) -> Result<Trace> {
+        check_outputs(&[("--save-trace", self.save_trace.as_deref())], inputs)?;
         let trace = self.trace_at(default_requests, None, 0)?;
         if let Some(path) = &self.save_trace {
             save(&trace, path)?;
@@ -137,6 +140,26 @@ impl WorkloadArgs {
         }
         let why = format!("`{flag}`: prompts of sessions repeat the questions before them");
         Err(Failure::new(why).hint("choose a `--workload` or `--trace` without sessions"))
+    }
+
+    /// The file of `--trace`.
+    pub(crate) fn input(&self) -> Named<'_> {
+        ("--trace", self.trace.as_deref())
+    }
+
+    /// Refuses these of the flags `--rate`, `--arrivals` and `--save-trace`, where one was given.
+    ///
+    /// # Errors
+    ///
+    /// Names the flag and the reason.
+    pub(crate) fn refuse(&self, flags: &[&str], why: &str) -> Result<()> {
+        let given = [
+            ("--rate", self.rate.is_some()),
+            ("--arrivals", self.arrivals.is_some()),
+            ("--save-trace", self.save_trace.is_some()),
+        ];
+        let found = given.iter().find(|(flag, is_given)| *is_given && flags.contains(flag));
+        found.map_or(Ok(()), |(flag, _)| Err(Failure::new(format!("`{flag}`: {why}"))))
     }
 
     /// Whether no flag says how many requests are served.

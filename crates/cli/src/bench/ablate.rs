@@ -45,7 +45,10 @@ pub(crate) struct Served<'a> {
 /// Techniques that are no settings, models that cannot be loaded, a trace that is wrong, Ctrl-C. Rounds
 /// that were measured before are reported.
 pub(super) fn measure(args: &BenchAblateArgs) -> Result<()> {
-    let trace = args.workload.trace(DEFAULT_REQUESTS)?;
+    let why = "clients send a request once another has ended";
+    args.workload.refuse(&["--rate", "--arrivals"], why)?;
+    let place = model::path(&args.model());
+    let trace = args.workload.trace(DEFAULT_REQUESTS, &[("-m", place.as_deref())])?;
     let techniques = args.techniques();
     let subject = |name: &str, techniques: &[String]| -> Result<Subject> {
         Ok(Subject { name: name.to_owned(), chosen: args.chosen(techniques)?, rounds: Vec::new() })

@@ -16,7 +16,8 @@ use crate::{model, progress};
 ///
 /// # Errors
 ///
-/// A model or schemas that cannot be read, a walk that got stuck, Ctrl-C.
+/// A model or schemas that cannot be read, schemas that are all refused, a walk that got stuck,
+/// Ctrl-C.
 pub(super) fn measure(args: &BenchGrammarArgs) -> Result<()> {
     let schemas = gather(args.schemas.as_deref()).map_err(super::failure)?;
     let (name, tokenizer) = match args.vocab {
@@ -39,7 +40,10 @@ pub(super) fn measure(args: &BenchGrammarArgs) -> Result<()> {
     let noise = noise.end(Worker::OwnOrElsewhere);
     bar.finish_and_clear();
     let report = report.map_err(super::failure)?;
-    let stuck = report.stuck();
     let finished = super::finish(&report, Report::render, noise, args.json);
-    stuck.map_or(finished, |message| Err(Failure::internal(message)))
+    if let Some(message) = report.stuck() {
+        return Err(Failure::internal(message));
+    }
+    finished?;
+    report.refused().map_or(Ok(()), |message| Err(Failure::new(message)))
 }

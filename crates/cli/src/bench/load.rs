@@ -6,6 +6,7 @@ use pelton_bench::{Pace, bytes};
 use pelton_llm::LlmInfo;
 use pelton_sim::report::Served;
 
+use super::serve::expect_answers;
 use crate::args::BenchLoadArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupts;
@@ -18,10 +19,12 @@ const DEFAULT_REQUESTS: u64 = 64;
 ///
 /// # Errors
 ///
-/// A model that cannot be loaded, a trace that is wrong, an engine that stops, Ctrl-C.
+/// A model that cannot be loaded, a trace that is wrong, an engine that stops, Ctrl-C; also if no
+/// request was answered.
 pub(super) fn load(args: &BenchLoadArgs) -> Result<()> {
     let workload = &args.workload;
-    let trace = workload.trace(DEFAULT_REQUESTS)?;
+    let place = model::path(&args.model());
+    let trace = workload.trace(DEFAULT_REQUESTS, &[("-m", place.as_deref())])?;
     let chosen = args.chosen(trace.tenants())?;
     let reference = model::reference(Some(&chosen.model))?;
     let config = Config {
@@ -48,7 +51,8 @@ pub(super) fn load(args: &BenchLoadArgs) -> Result<()> {
     let mut served = Served::new(workload.describe(&trace, config.pace), describe(llm.info()));
     served.add(llm.info().name.clone(), &run.ledger, workload.grouping(&trace));
     served.interrupted = run.is_interrupted;
-    super::finish(&Driven(&served), |report| report.0.render(), noise, args.json)
+    super::finish(&Driven(&served), |report| report.0.render(), noise, args.json)?;
+    expect_answers(served.unanswered())
 }
 
 /// The serving engine in words.

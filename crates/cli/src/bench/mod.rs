@@ -6,6 +6,7 @@ mod kernels;
 mod load;
 mod model;
 mod offline;
+mod outputs;
 mod reports;
 mod serve;
 mod sim;
@@ -26,6 +27,7 @@ use serde::Serialize;
 use crate::args::BenchCommand;
 use crate::doctor;
 use crate::failure::{Failure, Result};
+pub(crate) use outputs::{Named, check_outputs, check_page};
 
 /// Runs the command.
 pub(crate) fn bench(command: &BenchCommand) -> Result<()> {
@@ -129,15 +131,6 @@ pub(crate) fn write_page<R: Reported>(report: &R, noise: Option<Noise>, file: &P
     let name = format!("pelton {}", env!("CARGO_PKG_VERSION"));
     let page = page(&[(name, recorded)]).map_err(failure)?;
     reports::write(file, &page.html)
-}
-
-/// Refuses a page that cannot be written, before the work that it is to show.
-///
-/// # Errors
-///
-/// A folder that is not there or takes no files.
-pub(crate) fn check_file(file: Option<&Path>) -> Result<()> {
-    file.map_or(Ok(()), reports::check)
 }
 
 /// Seconds since 1970.

@@ -16,6 +16,8 @@ use crate::model;
 /// A model that cannot be loaded, flags that ask for more than model or memory hold, Ctrl-C.
 pub(super) fn measure(args: &BenchModelArgs) -> Result<()> {
     let chosen = args.model.chosen();
+    let place = model::path(&chosen.model);
+    super::check_outputs(&[("--profile", args.profile.as_deref())], &[("-m", place.as_deref())])?;
     let reference = model::reference(Some(&chosen.model))?;
     let files = model::open(&reference, chosen.llm.quantize)?;
     model::expect_decoder(&reference, &files)?;
@@ -31,7 +33,6 @@ pub(super) fn measure(args: &BenchModelArgs) -> Result<()> {
     };
     // Everything that can be refused without the weights is refused before they are loaded.
     let plan = Plan::new(&config, max_context).map_err(super::failure)?;
-    super::check_file(args.profile.as_deref())?;
     let runtime = chosen.runtime()?;
     let loaded = Loaded {
         name: reference.display_name(),

@@ -17,13 +17,14 @@ use crate::{memory, model};
 /// A model that cannot be loaded, flags that ask for more than model or memory hold, Ctrl-C.
 pub(super) fn measure(args: &BenchOfflineArgs) -> Result<()> {
     let chosen = args.model.chosen();
+    let place = model::path(&chosen.model);
+    super::check_outputs(&[("--profile", args.profile.as_deref())], &[("-m", place.as_deref())])?;
     let reference = model::reference(Some(&chosen.model))?;
     let files = model::open(&reference, chosen.llm.quantize)?;
     model::expect_decoder(&reference, &files)?;
     let max_context = chosen.llm.max_context.unwrap_or(files.spec()?.max_context);
     // Everything that can be refused without the weights is refused before they are loaded.
     let plan = Plan::new(&args.config(), max_context).map_err(super::failure)?;
-    super::check_file(args.profile.as_deref())?;
     let runtime = chosen.runtime()?;
     let loaded = Loaded {
         name: reference.display_name(),

@@ -8,6 +8,7 @@ use pelton_bench::page::{Chart, page};
 use pelton_bench::record::{ReadError, Recorded};
 use pelton_tensor::PendingFile;
 
+use super::Named;
 use crate::args::{BenchCompareArgs, BenchReportArgs};
 use crate::failure::{Failure, Result};
 
@@ -68,36 +69,35 @@ pub(super) fn report(args: &BenchReportArgs) -> Result<()> {
         Ok((name, open(path)?))
     };
     let reports = args.files.iter().map(named).collect::<Result<Vec<_>>>()?;
-    let output = std::fs::canonicalize(&args.output);
-    let is_output = |file: &PathBuf| {
-        output.as_ref().is_ok_and(|output| std::fs::canonicalize(file).is_ok_and(|f| f == *output))
-    };
-    if let Some(file) = args.files.iter().find(|file| is_output(file)) {
-        let message = format!("{} is one of the reports: it would be lost", file.display());
-        return Err(Failure::new(message).hint("`-o` takes another name"));
-    }
+    let inputs: Vec<_> = args.files.iter().map(|file| ("FILE", Some(file.as_path()))).collect();
+    super::check_page(("-o", Some(&args.output)), &inputs)?;
     let page = page(&reports).map_err(super::failure)?;
+    let svg = charts(("--svg", args.svg.as_deref()), &page.charts, &inputs)?;
+    let png = charts(("--png", args.png.as_deref()), &page.charts, &inputs)?;
     write(&args.output, &page.html)?;
-    write_charts(args.svg.as_deref(), &page.charts, "svg", |chart| chart.svg.as_bytes())?;
-    write_charts(args.png.as_deref(), &page.charts, "png", |chart| &chart.png)?;
+    svg.iter().zip(&page.charts).try_for_each(|(file, chart)| write(file, &chart.svg))?;
+    png.iter().zip(&page.charts).try_for_each(|(file, chart)| write(file, &chart.png))?;
     let n = page.charts.len();
     eprintln!("{}: {} reports, {n} charts", args.output.display(), reports.len());
     Ok(())
 }
 
-/// Writes each chart to a file of the folder, if one is named.
-fn write_charts(
-    folder: Option<&Path>,
+/// The files of charts in the folder of `--svg` or `--png`, which is made; none where no folder is
+/// named.
+fn charts(
+    (flag, folder): Named<'_>,
     charts: &[Chart],
-    ending: &str,
-    bytes: impl Fn(&Chart) -> &[u8],
-) -> Result<()> {
-    let Some(folder) = folder else { return Ok(()) };
+    inputs: &[Named<'_>],
+) -> Result<Vec<PathBuf>> {
+    let Some(folder) = folder else { return Ok(Vec::new()) };
     let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", folder.display()));
     std::fs::create_dir_all(folder).map_err(failed)?;
-    charts
-        .iter()
-        .try_for_each(|chart| write(&folder.join(format!("{}.{ending}", chart.name)), bytes(chart)))
+    let ending = flag.trim_start_matches('-');
+    let file = |chart: &Chart| folder.join(format!("{}.{ending}", chart.name));
+    let files: Vec<PathBuf> = charts.iter().map(file).collect();
+    let outputs: Vec<_> = files.iter().map(|file| (flag, Some(file.as_path()))).collect();
+    super::check_outputs(&outputs, inputs)?;
+    Ok(files)
 }
 
 /// Reads a report, with advice where it is of another version.

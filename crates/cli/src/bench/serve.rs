@@ -18,9 +18,14 @@ const DEFAULT_REQUESTS: u64 = 64;
 /// A server that does not answer, a trace that is wrong, Ctrl-C. Some failed requests are no error,
 /// because the report names them; it is one if no request was answered.
 pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
+    let inputs = args.server.inputs();
+    super::check_outputs(
+        &[("--vllm-json", args.vllm_json.as_deref())],
+        &[&inputs[..], &[args.workload.input()]].concat(),
+    )?;
     let texts = args.server.texts(&args.workload)?;
     let n_default = texts.as_ref().map_or(DEFAULT_REQUESTS, |texts| texts.n_texts());
-    let trace = args.workload.trace(n_default)?;
+    let trace = args.workload.trace(n_default, &inputs)?;
     let config = args.config(&trace, texts.as_ref())?;
     let grouping = args.workload.grouping(&trace);
     let traffic = Traffic {
@@ -29,7 +34,6 @@ pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
         n_requests: config.n_requests,
         has_targets: args.server.has_targets(),
     };
-    super::check_file(args.vllm_json.as_deref())?;
     let bar = progress::steps(usize::try_from(config.n_requests).unwrap_or(0));
     let (noise, is_here) = (NoiseWatch::begin(), config.address.is_here());
     let run = async || {
@@ -50,10 +54,13 @@ pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
     });
     // The run is printed, whatever became of the file.
     super::finish(&report, ServeReport::render, noise, args.json).and(written)?;
-    if report.n_answers == 0 && !report.failures.is_empty() {
-        return Err(Failure::internal("no request was answered; the report says why"));
-    }
-    Ok(())
+    expect_answers(report.unanswered())
+}
+
+/// Refuses a run without an answer, for this reason.
+pub(super) fn expect_answers(unanswered: Option<String>) -> Result<()> {
+    unanswered
+        .map_or(Ok(()), |why| Err(Failure::internal(format!("no request was answered: {why}"))))
 }
 
 /// The program that did the work of a run.

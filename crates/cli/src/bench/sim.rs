@@ -27,7 +27,7 @@ pub(super) fn simulate(args: &BenchSimArgs) -> Result<()> {
     let stop = StopFlag::listen()?;
     let prices = args.prices()?;
     let cost = prices.cost()?;
-    let trace = args.workload.trace(DEFAULT_REQUESTS)?;
+    let trace = args.workload.trace(DEFAULT_REQUESTS, &[args.input()])?;
     if trace.has_sessions() {
         let why = "requests of sessions wait for answers, and the simulator does not";
         return Err(Failure::new(why).hint("`pelton bench load` and `bench serve` run them"));

@@ -8,7 +8,7 @@ use pelton_bench::serve::{Bench, ServeReport, Texts};
 use pelton_bench::sweep::{Load, Point, Report};
 use pelton_bench::{Pace, Progress};
 
-use super::serve::worker;
+use super::serve::{expect_answers, worker};
 use crate::args::BenchSweepArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupts;
@@ -43,9 +43,10 @@ type Subject<'a> = (&'a BenchSweepArgs, Option<&'a Arc<Texts>>);
 ///
 /// # Errors
 ///
-/// A server that does not answer, a trace that is wrong, Ctrl-C. Loads that were measured before are
-/// reported.
+/// Flags without effect, a server that does not answer, a trace that is wrong, Ctrl-C. Loads that
+/// were measured before are reported. It is one, too, if no request was answered.
 pub(super) fn measure(args: &BenchSweepArgs) -> Result<()> {
+    args.check()?;
     let loads = args.loads();
     let bar = progress::steps(0);
     let texts = args.server.texts(&args.workload)?;
@@ -64,7 +65,8 @@ pub(super) fn measure(args: &BenchSweepArgs) -> Result<()> {
     let mut report = Report::new(workload, server, points);
     report.interrupted = is_interrupted;
     let printed = super::finish(&report, Report::render, noise, args.json);
-    failure.map_or(printed, Err)
+    failure.map_or(printed, Err)?;
+    expect_answers(report.unanswered())
 }
 
 /// The points until Ctrl-C or an error, the workload and the server in words.

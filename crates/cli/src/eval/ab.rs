@@ -9,7 +9,7 @@ use super::{Named, context, read};
 use crate::args::EvalAbArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt::StopFlag;
-use crate::{bench, progress};
+use crate::{bench, model, progress};
 
 /// Runs the command.
 ///
@@ -17,7 +17,13 @@ use crate::{bench, progress};
 ///
 /// As of `pelton eval` with a reference; a page that cannot be written.
 pub(super) fn compare(args: &EvalAbArgs) -> Result<()> {
-    bench::check_file(args.html.as_deref())?;
+    let places = [&args.a, &args.b].map(|name| model::path(name));
+    let inputs = [
+        ("--text", Some(args.text.as_path())),
+        ("A", places[0].as_deref()),
+        ("B", places[1].as_deref()),
+    ];
+    bench::check_page(("--html", args.html.as_deref()), &inputs)?;
     let chosen = args.machine.chosen();
     let text = read(&args.text)?;
     let (a, b) = (Named::open(&args.a, None)?, Named::open(&args.b, chosen.llm.quantize)?);

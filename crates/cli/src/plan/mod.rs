@@ -55,6 +55,8 @@ struct Model {
     name: String,
     path: String,
     architecture: String,
+    /// Whether tokens can be generated; if not, the model is for vectors of texts.
+    generates: bool,
     n_layers: usize,
     max_context: usize,
     /// How the checkpoint is quantized, where its configuration says that it is.
@@ -189,8 +191,9 @@ impl Report {
         if spec.layers.is_empty() {
             return Err(Failure::new(format!("{}: a model without layers", subject.name)));
         }
-        if let Some(why) = args.split.refusal(spec, args.ranks) {
-            let (split, ranks) = (args.split.name(), args.ranks);
+        args.check(hardware.has_speed())?;
+        if let Some(why) = args.split().refusal(spec, args.ranks) {
+            let (split, ranks) = (args.split().name(), args.ranks);
             let message = format!("`--split {split}` with `--ranks {ranks}`: {why}");
             return Err(Failure::new(message));
         }
@@ -216,7 +219,7 @@ impl Report {
             output_tokens: lengths.output,
             step_tokens: args.step_tokens.get(),
             n_ranks: args.ranks,
-            split: args.split,
+            split: args.split(),
             price_per_hour: args.price_per_hour,
         };
         let formats = sizes_by_format(&subject.outline, &hardware);
@@ -305,6 +308,7 @@ impl Model {
             name: subject.name.clone(),
             path: outline.path.display().to_string(),
             architecture: outline.config.architecture.clone(),
+            generates: outline.spec.generates(),
             n_layers: outline.spec.layers.len(),
             max_context: outline.spec.longest_context(),
             scheme: outline.scheme.clone(),

@@ -47,22 +47,43 @@ impl Report {
     }
 
     fn body(&self, plan: &Plan) -> Vec<(&'static str, String)> {
-        let Plan { weights, kv, rank, fit, times, cost } = plan;
+        let Plan { weights, times, cost, .. } = plan;
         let active = match weights.n_active_parameters < weights.n_parameters {
             true => format!(", {} active", count(weights.n_active_parameters)),
             false => String::new(),
         };
-        let mut rows = vec![
-            (
-                "weights",
-                format!(
-                    "{} as {}: {} parameters{active}, {:.2} bits each",
-                    bytes(weights.n_bytes),
-                    weights.format,
-                    count(weights.n_parameters),
-                    weights.bits_per_weight
-                ),
+        let mut rows = vec![(
+            "weights",
+            format!(
+                "{} as {}: {} parameters{active}, {:.2} bits each",
+                bytes(weights.n_bytes),
+                weights.format,
+                count(weights.n_parameters),
+                weights.bits_per_weight
             ),
+        )];
+        let generates = self.model.generates;
+        rows.extend(if generates { self.sequence_rows(plan) } else { text_rows(plan) });
+        match times {
+            Some(times) => rows.extend(self.time_rows(times)),
+            None => rows.push((
+                "times",
+                "unknown: `pelton doctor` measures this machine, `--hardware` names another"
+                    .to_owned(),
+            )),
+        }
+        rows.extend(cost.as_ref().map(|cost| ("cost", cost_words(cost, generates))));
+        rows.push(("formats", self.format_words()));
+        if !self.hardware.sources.is_empty() && self.hardware.name != HERE {
+            rows.push(("sources", self.hardware.sources.join("; ")));
+        }
+        rows
+    }
+
+    /// The memory of a model that generates.
+    fn sequence_rows(&self, plan: &Plan) -> Vec<(&'static str, String)> {
+        let Plan { kv, rank, fit, .. } = plan;
+        let mut rows = vec![
             (
                 "kv",
                 format!(
@@ -82,24 +103,11 @@ impl Report {
         ];
         if kv.state_bytes > 0 {
             let size = bytes(kv.state_bytes);
-            rows.insert(2, ("states", format!("{size} per sequence, in recurrent layers")));
+            rows.insert(1, ("states", format!("{size} per sequence, in recurrent layers")));
         }
         if let Some(Shortage { missing_bytes, ways }) = &fit.shortage {
             rows.push(("missing", bytes(*missing_bytes)));
             rows.extend(ways.iter().map(|way| ("would fit", way_words(way))));
-        }
-        match times {
-            Some(times) => rows.extend(self.time_rows(times)),
-            None => rows.push((
-                "times",
-                "unknown: `pelton doctor` measures this machine, `--hardware` names another"
-                    .to_owned(),
-            )),
-        }
-        rows.extend(cost.as_ref().map(|cost| ("cost", cost_words(cost))));
-        rows.push(("formats", self.format_words()));
-        if !self.hardware.sources.is_empty() && self.hardware.name != HERE {
-            rows.push(("sources", self.hardware.sources.join("; ")));
         }
         rows
     }
@@ -115,7 +123,24 @@ impl Report {
             1 => String::new(),
             n => format!("; {} for the last of {n}", seconds(times.ttft_batch_s)),
         };
-        vec![
+        let last = [
+            (
+                "ridge",
+                format!(
+                    "{:.0} rows: with fewer, reading weights takes longer than multiplying",
+                    times.ridge_rows.ceil()
+                ),
+            ),
+            ("times are", basis.to_owned()),
+        ];
+        if !self.model.generates {
+            let (time, rate) = (seconds(times.ttft_s), rate(times.prompt_tokens_per_s));
+            let (n, limit) = (workload.input_tokens, times.prompt_limit.name());
+            let text = ("a text", format!("{sign}{time} for {n} tokens ({limit})"));
+            let words = format!("{rate_sign}{rate} tokens/s, one text after the other");
+            return [text, ("throughput", words)].into_iter().chain(last).collect();
+        }
+        let mut rows = vec![
             (
                 "first token",
                 format!(
@@ -144,15 +169,9 @@ impl Report {
                     workload.output_tokens
                 ),
             ),
-            (
-                "ridge",
-                format!(
-                    "{:.0} rows: with fewer, reading weights takes longer than multiplying",
-                    times.ridge_rows.ceil()
-                ),
-            ),
-            ("times are", basis.to_owned()),
-        ]
+        ];
+        rows.extend(last);
+        rows
     }
 
     /// The usual formats, largest first.
@@ -200,14 +219,37 @@ fn lines(rows: &[(&'static str, String)]) -> String {
     rows.iter().map(|(name, value)| format!("{name:<15}{value}\n")).collect()
 }
 
-fn memory(fit: &Fit, batch: usize, rank: &RankSizes) -> String {
-    let plural = if batch == 1 { "" } else { "s" };
-    let ranks = match (rank.n_ranks, rank.split) {
+/// The memory of a model for vectors, which keeps no keys and values from step to step.
+fn text_rows(plan: &Plan) -> Vec<(&'static str, String)> {
+    let Fit { memory_bytes, weight_bytes, workspace_bytes, .. } = plan.fit;
+    let total = weight_bytes.saturating_add(workspace_bytes);
+    let words = format!(
+        "{}{}: weights {}, workspace {}; there is {}",
+        bytes(total),
+        on_ranks(&plan.rank),
+        bytes(weight_bytes),
+        bytes(workspace_bytes),
+        bytes(memory_bytes)
+    );
+    let fits = if total <= memory_bytes { "yes" } else { "no" };
+    let mut rows = vec![("memory", words), ("fits", fits.to_owned())];
+    let missing = total.checked_sub(memory_bytes).filter(|missing| *missing > 0);
+    rows.extend(missing.map(|missing| ("missing", bytes(missing))));
+    rows
+}
+
+fn on_ranks(rank: &RankSizes) -> String {
+    match (rank.n_ranks, rank.split) {
         (1, _) => String::new(),
         (n, Split::Outputs) => format!(" on each of {n} machines"),
         (n, Split::Pipeline) => format!(" on the largest of {n} machines in a row"),
         (n, Split::Experts) => format!(" on each of {n} machines with a part of the experts"),
-    };
+    }
+}
+
+fn memory(fit: &Fit, batch: usize, rank: &RankSizes) -> String {
+    let plural = if batch == 1 { "" } else { "s" };
+    let ranks = on_ranks(rank);
     format!(
         "{} for {batch} sequence{plural}{ranks}: weights {}, keys and values {}, workspace {}; there \
          is {}",
@@ -243,7 +285,11 @@ fn way_words(way: &Way) -> String {
     }
 }
 
-fn cost_words(cost: &Cost) -> String {
+fn cost_words(cost: &Cost, generates: bool) -> String {
+    if !generates {
+        let (per_hour, tokens) = (cost.per_hour, money(cost.per_million_input));
+        return format!("{per_hour:.2} per hour; a million tokens: {tokens}");
+    }
     format!(
         "{:.2} per hour; a million tokens: {} of prompts, {} of answers, {} of answers with their \
          prompts",

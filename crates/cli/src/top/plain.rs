@@ -12,7 +12,7 @@ pub(super) fn time(seconds: f64) -> String {
         s if s >= 1.0 => format!("{s:.2} s"),
         s if s >= 0.1 => format!("{:.0} ms", s * 1e3),
         s if s >= 0.001 => format!("{:.1} ms", s * 1e3),
-        s => format!("{:.0} us", s * 1e6),
+        s => format!("{:.0} µs", s * 1e6),
     }
 }
 

@@ -146,7 +146,7 @@ fn figures_as_text_have_units_and_no_control_characters() {
     }
     assert!(!text.contains('\u{1b}') && text.contains("blue[2J"), "{text}");
     let times = [0.000_002, 0.0123, 0.123, 1.234, 123.4, f64::NAN].map(time);
-    assert_eq!(times, ["2 us", "12.3 ms", "123 ms", "1.23 s", "123 s", "-"]);
+    assert_eq!(times, ["2 µs", "12.3 ms", "123 ms", "1.23 s", "123 s", "-"]);
     assert_eq!(
         [5.9, 65.0, 3_661.0, 90_000.0].map(age),
         ["5 s", "1 min 05 s", "1 h 01 min", "1 d 01 h"]

@@ -23,7 +23,7 @@ pub(crate) use heads::{HeadFields, Heads};
 use rope::RopeFields;
 pub(crate) use rope::{read_factor, read_theta};
 use scheme::read_scheme;
-pub(crate) use scheme::{parse_scheme, parse_scheme_file};
+pub(crate) use scheme::{parse_scheme, parse_scheme_file, parse_scheme_words};
 pub(crate) use values::{
     generation_eos_tokens, generation_suppressed, read_act, read_cap, read_cuts, read_eps,
     read_tokens,

@@ -14,6 +14,17 @@ pub(crate) fn parse_scheme(bytes: &[u8]) -> Result<Option<Scheme>, ConfigError> 
     read_scheme(&Field::new("", Some(&value)))
 }
 
+/// The same in words, for a reader that has no tensors to know stacked experts by.
+pub(crate) fn parse_scheme_words(bytes: &[u8]) -> Result<Option<String>, ConfigError> {
+    let value = parse_json(bytes)?;
+    let text = wrapper::text_part(&value)?.map(|(text, _)| text);
+    let config = text.as_ref().unwrap_or(&value).get(SCHEME);
+    match config.is_some_and(is_mxfp4) {
+        true => Ok(Some("mxfp4, experts of 4 bits in groups of 32".to_owned())),
+        false => Ok(parse_scheme(bytes)?.map(|scheme| scheme.words())),
+    }
+}
+
 /// The scheme of a file beside `config.json`, where older libraries wrote it; `method` is the
 /// method of a file that does not name one.
 pub(crate) fn parse_scheme_file(bytes: &[u8], method: &str) -> Result<Scheme, ConfigError> {

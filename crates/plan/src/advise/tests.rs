@@ -9,9 +9,14 @@ use crate::hardware::profiles;
 const GIB: u64 = 1 << 30;
 
 fn model() -> ModelOutline {
+    model_of(4096, 14336, 32)
+}
+
+fn model_of(hidden_size: usize, intermediate_size: usize, n_heads: usize) -> ModelOutline {
     let config = json!({
-        "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
-        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "architectures": ["LlamaForCausalLM"], "hidden_size": hidden_size,
+        "intermediate_size": intermediate_size, "num_attention_heads": n_heads,
+        "num_hidden_layers": 32, "num_key_value_heads": 8,
         "vocab_size": 128256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
         "hidden_act": "silu", "torch_dtype": "bfloat16", "rope_theta": 500000.0,
         "tie_word_embeddings": false,
@@ -130,6 +135,15 @@ fn memory_that_is_short_is_found_first_and_quality_is_a_limit() {
     assert_eq!((exact.settings.weights.as_deref(), exact.settings.kv_dtype), (None, "bf16"));
     let small = advised(&scenario("edge"), |wish| wish.loss_percent = 100.0);
     assert_eq!(small.settings.weights.as_deref(), Some("q2_k"));
+}
+
+#[test]
+fn of_formats_that_fall_back_to_the_same_bytes_the_most_exact_is_advised() {
+    // No row of 4000 or 14304 weights is whole blocks of 256.
+    let model = model_of(4000, 14304, 40);
+    let (hardware, scenario) = (graphics_card(), scenario("edge"));
+    let advice = advise(&model, &wish(&hardware, &scenario)).expect("a speed is known");
+    assert_eq!(advice.settings.weights.as_deref(), Some("q8_0"));
 }
 
 /// The reason why quantized weights are left out.

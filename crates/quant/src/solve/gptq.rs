@@ -62,6 +62,7 @@ pub struct Factor {
     order: Vec<usize>,
     /// `[k, k]`, in that order.
     upper: Vec<f32>,
+    /// With the damping that was added at last.
     options: Options,
 }
 
@@ -101,13 +102,18 @@ impl Factor {
                 if i != j { x } else { damping + if x > 0.0 { x } else { 1.0 } }
             };
             if let Some(upper) = upper_of_inverse(k, n_threads, damped) {
-                return Ok(Self { k, order, upper, options });
+                return Ok(Self { k, order, upper, options: Options { damping, ..options } });
             }
             if damping >= 1.0 {
                 return Err(SolveError::Singular);
             }
             damping *= 10.0;
         }
+    }
+
+    /// The damping with which there was a factor, as a share of the mean of the diagonal.
+    pub fn damping(&self) -> f64 {
+        self.options.damping
     }
 
     /// The row of an input, in the order of the inputs.

@@ -42,7 +42,18 @@ impl Served {
         self.comparison.variants.iter().map(|variant| &variant.report)
     }
 
-    /// The same, each with the name of its run.
+    /// The reason why no request of any run was answered; `None` where some were, or where none
+    /// came.
+    pub fn unanswered(&self) -> Option<String> {
+        let offered: u64 = self.reports().map(|report| report.offered).sum();
+        if offered == 0 || self.reports().any(|report| report.all.finished > 0) {
+            return None;
+        }
+        let mut refused = self.reports().flat_map(|report| report.refused.keys());
+        Some(refused.next().map_or_else(|| "all failed".to_owned(), |&reason| reason.to_owned()))
+    }
+
+    /// The reports, each with the name of its run.
     pub fn named_reports(&self) -> impl Iterator<Item = (&str, &Report)> {
         self.comparison.variants.iter().map(|variant| (variant.name.as_str(), &variant.report))
     }

@@ -83,9 +83,7 @@ pub(crate) async fn handle(
         return Ok(sse(&state, running, answering, options, chunks));
     }
     let mut answer = convert::Gatherer::new(before, ask);
-    while let Some(event) = answering.next().await {
-        answer.add(event)?;
-    }
+    answering.gather(|event| answer.add(event)).await?;
     let now = Now { usage: answering.usage(), timings: answering.timings() };
     Ok(Json(answer.finish(head, now)).into_response())
 }

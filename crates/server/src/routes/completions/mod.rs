@@ -91,9 +91,7 @@ pub(crate) async fn handle(
     }
     let best = kept.map(|(n, best_of)| BestOf::new(n_choices / best_of, n, best_of));
     let mut answer = convert::Gatherer::new(pieces, best);
-    while let Some(event) = answering.next().await {
-        answer.add(event)?;
-    }
+    answering.gather(|event| answer.add(event)).await?;
     let now = Now { usage: answering.usage(), timings: answering.timings() };
     Ok(Json(answer.finish(head, now)).into_response())
 }
