@@ -31,7 +31,7 @@ struct Report {
     n_input_bytes: u64,
     /// By stored type.
     tensors: BTreeMap<String, TensorTotals>,
-    /// What the input says and the files do not.
+    /// Each thing that the input says and the files do not.
     left_out: Vec<String>,
     seconds: f64,
 }

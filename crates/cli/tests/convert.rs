@@ -185,7 +185,7 @@ fn a_file_has_the_tokens_around_a_text_and_the_pooling_of_the_folder() {
     let table = run(&["convert", text(&model), text(&out), "--force"]);
     assert!(table.contains("left out       the tokens 9"), "{table}");
 
-    // What a file cannot say is refused.
+    // Pooling that a file cannot say is refused.
     for (config, word) in [
         (r#"{"pooling_mode": "max"}"#, "pooling by max"),
         (r#"{"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": true}"#, "cls and mean"),

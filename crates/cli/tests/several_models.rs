@@ -294,7 +294,7 @@ fn mistakes_in_the_list_name_the_model_and_the_way_out() {
         ("model: story-draft\nmodels: [{model: story}]", &["`models`", "`--model`", "entry"]),
         (
             "models_memory: 1MiB\nmodels: [{name: a, model: story}]",
-            &["model `a`", "MiB", "`models_memory` is 1 MiB"],
+            &["weights need", "MiB", "`models_memory` is 1 MiB"],
         ),
         ("auto: [{to: stroy}]", &["`auto[0]`", "no model `stroy`", "`story`"]),
         ("auto: [{to: story, when: {tools: true}}]", &["`auto[0]`", "last rule"]),

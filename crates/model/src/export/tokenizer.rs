@@ -231,7 +231,7 @@ impl Around {
         let mut around = Self::default();
         let number = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         for step in steps {
-            // Those of BERT and RoBERTa: `["</s>", 2]`.
+            // In the steps of BERT and RoBERTa: `["</s>", 2]`.
             around.before.extend(number(&step["cls"][1]));
             around.after.extend(number(&step["sep"][1]));
             let mut is_before = true;

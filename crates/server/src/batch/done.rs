@@ -139,7 +139,7 @@ impl Done {
             self.names.resize(idx + 1, 0);
         }
         self.names[idx] = hash(known.custom_id.as_deref());
-        let model = known.response.and_then(|response| response.body.model);
+        let model = known.response.and_then(|response| response.body?.model);
         if self.models.len() < MOST_MODELS {
             self.models.extend(model);
         }

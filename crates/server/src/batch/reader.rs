@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Read};
 
-/// What some editors put before the first line of a file in UTF-8.
+/// Some editors put it before the first line of a file in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// One line.

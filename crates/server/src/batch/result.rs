@@ -44,7 +44,7 @@ pub(super) struct Known {
 /// The part of an answer that says which model gave it.
 #[derive(Debug, Deserialize)]
 pub(super) struct KnownResponse {
-    pub(super) body: KnownBody,
+    pub(super) body: Option<KnownBody>,
 }
 
 #[derive(Debug, Deserialize)]

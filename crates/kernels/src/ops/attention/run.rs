@@ -61,7 +61,7 @@ const MOST_IN_TURN: usize = 8;
 /// Most floats of partial results (16 MiB); a step that needs more is not cut by chunks.
 const PARTIAL_FLOATS: usize = 4 << 20;
 
-/// What a thread computes at a time: a stretch of chunks (counted from the block's first) for some parts
+/// The work of a thread at a time: a stretch of chunks (counted from the block's first) for some parts
 /// of the heads.
 struct Tile<'a> {
     block: &'a RowBlock,
