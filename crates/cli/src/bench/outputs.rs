@@ -37,7 +37,11 @@ pub(crate) fn check_outputs(outputs: &[Named<'_>], inputs: &[Named<'_>]) -> Resu
 pub(crate) fn check_page(page: Named<'_>, inputs: &[Named<'_>]) -> Result<()> {
     check_outputs(&[page], inputs)?;
     let (flag, Some(path)) = page else { return Ok(()) };
-    // A file that is not there is no reason to stop, and one that cannot be read is not known.
+    // To read a pipe would wait for its writer.
+    if !path.is_file() {
+        return Ok(());
+    }
+    // A file that cannot be read is not known.
     let Ok(file) = File::open(path) else { return Ok(()) };
     let mut beginning = Vec::new();
     let read = file.take(PAGE.len() as u64).read_to_end(&mut beginning);
