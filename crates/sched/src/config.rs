@@ -230,7 +230,7 @@ impl std::fmt::Display for Refusal {
             }
             Self::DeadlineUnreachable { ttft, expected, retry_after } => {
                 let (expected, ttft) = (expected.as_millis(), ttft.as_millis());
-                let when = if retry_after.is_none() { ", without any queue," } else { "" };
+                let when = if retry_after.is_none() { ", without any queue," } else { "," };
                 write!(
                     f,
                     "the first token is expected after {expected} ms{when} and the target is {ttft} ms"

@@ -260,8 +260,10 @@ impl Story {
                 return match outlook.judge(n_prompt, &service(&words), scheduler.config()) {
                     Ok(()) => "taken\n".to_owned(),
                     Err(refusal) => {
-                        let retry = refusal.retry_after().map_or(0, |wait| wait.as_millis());
-                        format!("refused: {refusal}; try again in {retry} ms\n")
+                        let retry = refusal.retry_after().map_or_else(String::new, |wait| {
+                            format!("; try again in {} ms", wait.as_millis())
+                        });
+                        format!("refused: {refusal}{retry}\n")
                     }
                 };
             }
