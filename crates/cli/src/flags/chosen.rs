@@ -186,7 +186,8 @@ impl Chosen {
             ),
             (
                 model.kv_bytes_per_token == 0,
-                &["kv-dtype", "kv-memory", "swap-memory"],
+                // The memory for keys and values bounds states as well.
+                &["kv-dtype"],
                 "for a model without keys and values",
             ),
         ];
