@@ -321,7 +321,7 @@ impl<E: Executor> EngineLoop<E> {
 
     /// Introduces a request to every part of the engine.
     fn admit(&mut self, submission: Submission) {
-        let Submission { request, extras, beams, events, progress, at } = submission;
+        let Submission { request, extras, beams, events, progress, at, .. } = submission;
         let is_scored = extras.prompt_logprobs.is_some();
         self.metrics.n_submitted += 1;
         let n_prompt = request.ask.prompt.len();

@@ -9,7 +9,7 @@ use crate::progress::Progress;
 use crate::stream::EventSender;
 use crate::{EngineMetrics, Extras, SubmitError};
 use pelton_base::{Ask, Request, RequestId};
-use pelton_sched::{Outlook, Scheduler, SchedulerConfig, Tick};
+use pelton_sched::{Outlook, PrefixMarks, Prefixes, PromptSize, Scheduler, SchedulerConfig, Tick};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,6 +19,8 @@ use tokio::sync::watch;
 #[derive(Debug)]
 pub(crate) struct Submission {
     pub(crate) request: Request,
+    /// As it was judged.
+    pub(crate) size: PromptSize,
     pub(crate) extras: Extras,
     /// The beam search that it asks for.
     pub(crate) beams: Option<BeamParams>,
@@ -72,6 +74,8 @@ struct State {
     metrics: EngineMetrics,
     /// Prospects of a new request, with those in `mail` counted.
     outlook: Outlook,
+    /// Of the requests that were taken.
+    prefixes: Prefixes,
     n_refused: u64,
 }
 
@@ -92,7 +96,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(max_waiting: usize, config: SchedulerConfig, metrics: EngineMetrics) -> Self {
-        let state = State { metrics, ..State::default() };
+        let prefixes = Prefixes::new(&config);
+        let state = State { metrics, prefixes, ..State::default() };
         let (state, bell, clock) = (Mutex::new(state), Condvar::new(), Clock::start());
         let has_failed = watch::Sender::new(false);
         let busy_since = AtomicU64::new(0);
@@ -108,6 +113,10 @@ impl Shared {
         (events, progress): (EventSender, Arc<Progress>),
         at: Tick,
     ) -> Result<RequestId, SubmitError> {
+        let marks = match extras.prompt_logprobs {
+            Some(_) => PrefixMarks::none(&ask.prompt),
+            None => PrefixMarks::new(&ask.prompt, &ask.service),
+        };
         let mut state = self.lock();
         match state.ended {
             Some(Ended::Failed) => return Err(SubmitError::Failed),
@@ -120,15 +129,17 @@ impl Shared {
             state.n_refused += 1;
             return Err(SubmitError::Full { limit: self.max_waiting });
         }
-        if let Err(refusal) = state.outlook.judge(ask.prompt.len(), &ask.service, &self.config) {
+        let size = state.prefixes.size(&marks);
+        if let Err(refusal) = state.outlook.judge(size, &ask.service, &self.config) {
             state.n_refused += 1;
             return Err(SubmitError::Refused(refusal));
         }
-        state.outlook.add(ask.prompt.len(), &ask.service, &self.config);
+        state.outlook.add(size, &ask.service, &self.config);
+        state.prefixes.note(&marks);
         let id = RequestId(state.next_id);
         state.next_id += 1;
         let request = Request { id, ask };
-        let submission = Submission { request, extras, beams, events, progress, at };
+        let submission = Submission { request, size, extras, beams, events, progress, at };
         state.mail.submissions.push(submission);
         self.bell.notify_one();
         Ok(id)
@@ -193,8 +204,8 @@ impl Shared {
     fn put(&self, state: &mut State, metrics: &EngineMetrics, scheduler: &Scheduler) {
         state.metrics = *metrics;
         scheduler.outlook(&mut state.outlook);
-        for Submission { request, .. } in &state.mail.submissions {
-            state.outlook.add(request.ask.prompt.len(), &request.ask.service, &self.config);
+        for Submission { request, size, .. } in &state.mail.submissions {
+            state.outlook.add(*size, &request.ask.service, &self.config);
         }
     }
 
@@ -226,5 +237,52 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Every critical section leaves the state whole, so a panic elsewhere does not spoil it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pelton_base::{SamplingParams, ServiceParams, Slo, TokenId};
+    use pelton_sched::{SchedulerOutput, Signals, StepCost};
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn the_cached_beginning_of_a_prompt_takes_no_time_from_its_target() {
+        let config = SchedulerConfig::new(100, 16);
+        let mut scheduler = Scheduler::new(config.clone());
+        // A token takes a microsecond.
+        let cost = StepCost { token_ps: 1_000_000, ..StepCost::default() };
+        let signals = Signals { cost, ..Signals::default() };
+        scheduler.schedule(Tick(0), &signals, &mut SchedulerOutput::default());
+        let shared = Shared::new(10, config, EngineMetrics::default());
+        shared.publish(&EngineMetrics::default(), &scheduler);
+        let submit = |first: u32, target_us: u64, prompt_logprobs: Option<usize>| {
+            let slo = Slo { ttft: Some(Duration::from_micros(target_us)), ..Slo::default() };
+            let ask = Ask {
+                prompt: (first..first + 200).map(TokenId).collect(),
+                sampling: SamplingParams::greedy(),
+                choice: 0,
+                max_tokens: 1,
+                stop_tokens: Vec::new(),
+                service: ServiceParams { slo, ..ServiceParams::default() },
+                prediction: Vec::new(),
+                constraint: None,
+            };
+            let extras = Extras { prompt_logprobs, ..Extras::default() };
+            let news = (mpsc::unbounded_channel().0, Arc::default());
+            shared.submit(ask, (extras, None), news, Tick(0)).is_ok()
+        };
+        assert!(!submit(0, 199, None), "200 tokens take 200 microseconds");
+        assert!(submit(0, 200, None));
+        // The first prompt comes first.
+        assert!(!submit(1, 399, None), "another prompt");
+        assert!(!submit(0, 207, None), "eight tokens are no whole run");
+        assert!(submit(0, 208, None));
+        assert!(!submit(0, 407, Some(0)), "a scored prompt is computed whole");
+        // As before, after the engine published how things stand.
+        shared.publish(&EngineMetrics::default(), &scheduler);
+        assert!(submit(0, 216, None), "200 and 8 microseconds wait");
     }
 }

@@ -69,6 +69,7 @@
 //! | windows | blocks of the last tokens, for layers with an attention window |
 //! | states | lanes, snapshots and borders of models with recurrent layers |
 //! | [`StepCost`], [`Outlook`] | the price of a step, and the prospects of a new request |
+//! | [`Prefixes`] | how much of a new request is cached, as a guess |
 //!
 //! **Architecture invariant:** no I/O, no clock, no float, no tensor, no thread, no error type.
 //! Exhaustion is an answer, a broken invariant is a panic. The same calls give the same plans.
@@ -91,6 +92,7 @@ mod outlook;
 mod pace;
 mod plan;
 mod policy;
+mod prefixes;
 mod queue;
 mod radix;
 mod scheduler;
@@ -108,13 +110,14 @@ pub use choices::{
 pub use config::{Refusal, SchedulerConfig, Signals, Tick};
 pub use cost::{StepCost, StepLoad};
 pub use drafts::DraftTree;
-pub use outlook::Outlook;
+pub use outlook::{Outlook, PromptSize};
 pub use pelton_base::{KvWindows, Namespace};
 pub use plan::{
     Direction, HostBlockId, LaneShare, Rows, ScheduledSequence, SchedulerOutput, SequenceUpdate,
     StepOutput, StepUpdates, Transfer, TransferId,
 };
 pub use policy::{Arrival, Policy, PolicyKind};
+pub use prefixes::{PrefixMarks, Prefixes};
 pub use radix::{
     Eviction, PrefixLock, RadixConfig, RadixMatch, RadixStats, RadixTree, RecomputeCost,
 };

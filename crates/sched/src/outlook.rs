@@ -4,6 +4,9 @@
 //! expected TTFT = max(prompts ahead · stretch, queue for a place) + own prompt · stretch
 //! ```
 //!
+//! Of a prompt, the tokens that are not cached count. How many are cached is a guess of the caller's:
+//! the prefix cache is at the thread that works.
+//!
 //! *Ahead* are the requests that the policy ranks before the new one; under a policy without ranks,
 //! all requests.
 //!
@@ -42,12 +45,27 @@ pub struct Outlook {
     pub(crate) waiting_by_tenant: Vec<usize>,
 }
 
+/// The tokens of a prompt that arrives.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct PromptSize {
+    /// All of them.
+    pub n_tokens: usize,
+    /// Those at its beginning that are expected in the prefix cache.
+    pub n_cached: usize,
+}
+
+impl PromptSize {
+    /// Tokens that are computed: at least the last one.
+    fn n_computed(self) -> usize {
+        self.n_tokens.saturating_sub(self.n_cached).max(1)
+    }
+}
+
 impl Outlook {
-    /// Time until the first token of a prompt of `n_prompt` tokens that arrives now, none of which
-    /// is cached; `None` while nothing was measured.
+    /// Time until the first token of a prompt that arrives now; `None` while nothing was measured.
     pub fn expected_ttft(
         &self,
-        n_prompt: usize,
+        prompt: PromptSize,
         service: &ServiceParams,
         config: &SchedulerConfig,
     ) -> Option<Duration> {
@@ -58,8 +76,8 @@ impl Outlook {
             let product = u128::from(ns) * u128::from(self.stretch.max(ONE)) / u128::from(ONE);
             u64::try_from(product).unwrap_or(u64::MAX)
         };
-        let own = self.own_ns(n_prompt, config);
-        let rank = self.rank(own, service, config);
+        let own = self.own_ns(prompt, config);
+        let rank = self.rank(prompt, service, config);
         let n_urgent = self.urgent.partition_point(|urgent| urgent.0 <= rank);
         let n_before = match n_urgent < self.urgent.len() {
             true => n_urgent.min(self.n_waiting),
@@ -71,14 +89,18 @@ impl Outlook {
         Some(Duration::from_nanos(wait.saturating_add(stretched(own))))
     }
 
-    /// Time of a prompt alone on the machine, none of which is cached.
-    fn own_ns(&self, n_prompt: usize, config: &SchedulerConfig) -> u64 {
-        self.cost.prefill_ns(0, n_prompt, config.choices.chunk_tokens())
+    /// Time of a prompt alone on the machine.
+    fn own_ns(&self, prompt: PromptSize, config: &SchedulerConfig) -> u64 {
+        let n_computed = prompt.n_computed();
+        let n_before = prompt.n_tokens.saturating_sub(n_computed);
+        self.cost.prefill_ns(n_before, n_computed, config.choices.chunk_tokens())
     }
 
-    /// The rank that the policy gives a request that arrives now, whose prompt takes `own_ns`.
-    fn rank(&self, own_ns: u64, service: &ServiceParams, config: &SchedulerConfig) -> i64 {
-        config.rank(self.now, service, own_ns)
+    /// The rank that the policy gives a request that arrives now. As in the queue, its whole prompt
+    /// counts, cached or not.
+    fn rank(&self, prompt: PromptSize, service: &ServiceParams, config: &SchedulerConfig) -> i64 {
+        let whole = PromptSize { n_cached: 0, ..prompt };
+        config.rank(self.now, service, self.own_ns(whole, config))
     }
 
     /// Time of the prompts that are computed before a new request of this rank.
@@ -99,7 +121,7 @@ impl Outlook {
     /// token would come after its target. Both errors say when to try again.
     pub fn judge(
         &self,
-        n_prompt: usize,
+        prompt: PromptSize,
         service: &ServiceParams,
         config: &SchedulerConfig,
     ) -> Result<(), Refusal> {
@@ -108,7 +130,7 @@ impl Outlook {
             return Ok(());
         }
         let (tenant, terms) = terms(service, config);
-        let expected = self.expected_ttft(n_prompt, service, config);
+        let expected = self.expected_ttft(prompt, service, config);
         let n_waiting = self.waiting_by_tenant.get(tenant).copied().unwrap_or(0);
         if n_waiting >= terms.max_waiting {
             let one_second = Duration::from_secs(1);
@@ -120,7 +142,7 @@ impl Outlook {
         }
         match (service.slo.or(terms.slo).ttft, expected) {
             (Some(ttft), Some(expected)) if expected > ttft => {
-                let own = Duration::from_nanos(self.own_ns(n_prompt, config));
+                let own = Duration::from_nanos(self.own_ns(prompt, config));
                 let retry_after = (own <= ttft).then(|| expected - ttft);
                 Err(Refusal::DeadlineUnreachable { ttft, expected, retry_after })
             }
@@ -129,13 +151,14 @@ impl Outlook {
     }
 
     /// Counts a request that was taken and that the scheduler has not seen yet.
-    pub fn add(&mut self, n_prompt: usize, service: &ServiceParams, config: &SchedulerConfig) {
+    pub fn add(&mut self, prompt: PromptSize, service: &ServiceParams, config: &SchedulerConfig) {
         let (tenant, _) = terms(service, config);
-        let n_prompt = if service.fork_of.is_some() { 1 } else { n_prompt };
-        let own = self.own_ns(n_prompt, config);
+        let one = PromptSize { n_tokens: 1, n_cached: 0 };
+        let prompt = if service.fork_of.is_some() { one } else { prompt };
+        let own = self.own_ns(prompt, config);
         self.backlog_ns = self.backlog_ns.saturating_add(own);
         if config.choices.policy.policy().is_by_rank() {
-            let rank = self.rank(own, service, config);
+            let rank = self.rank(prompt, service, config);
             let idx = self.urgent.partition_point(|urgent| urgent.0 <= rank);
             if idx < self.urgent.len() || self.urgent.len() < MOST_URGENT {
                 self.urgent.insert(idx, (rank, own));
@@ -169,6 +192,26 @@ mod tests {
     use super::*;
     use crate::{Choices, PolicyKind};
 
+    /// A prompt of which nothing is cached.
+    fn new(n_tokens: usize) -> PromptSize {
+        PromptSize { n_tokens, n_cached: 0 }
+    }
+
+    #[test]
+    fn tokens_that_are_cached_take_no_time() {
+        let config = SchedulerConfig::new(100, 16);
+        let cost = StepCost { token_ps: 1_000_000, ..StepCost::default() };
+        let mut outlook = Outlook { cost, n_places: 100, ..Outlook::default() };
+        let service = ServiceParams::default();
+        let expected = |outlook: &Outlook, prompt| outlook.expected_ttft(prompt, &service, &config);
+        let warm = PromptSize { n_tokens: 100, n_cached: 90 };
+        assert_eq!(expected(&outlook, warm), Some(Duration::from_micros(10)));
+        let all = PromptSize { n_tokens: 100, n_cached: 100 };
+        assert_eq!(expected(&outlook, all), Some(Duration::from_micros(1)), "the last is computed");
+        outlook.add(warm, &service, &config);
+        assert_eq!(expected(&outlook, new(5)), Some(Duration::from_micros(15)));
+    }
+
     #[test]
     fn a_prompt_that_alone_takes_longer_than_its_target_is_refused_for_good() {
         let config = SchedulerConfig::new(100, 16);
@@ -178,11 +221,11 @@ mod tests {
         let slo = Slo { ttft: Some(ttft), ..Slo::default() };
         let service = ServiceParams { slo, ..ServiceParams::default() };
         let retry = |outlook: &Outlook, n_prompt, service: &ServiceParams| {
-            outlook.judge(n_prompt, service, &config).map_err(|refusal| refusal.retry_after())
+            outlook.judge(new(n_prompt), service, &config).map_err(|refusal| refusal.retry_after())
         };
         assert_eq!(retry(&outlook, 100, &service), Ok(()));
         assert_eq!(retry(&outlook, 101, &service), Err(None));
-        outlook.add(30, &service, &config);
+        outlook.add(new(30), &service, &config);
         assert_eq!(retry(&outlook, 100, &service), Err(Some(Duration::from_micros(30))));
         assert_eq!(retry(&outlook, 101, &service), Err(None));
         let further = ServiceParams { is_further: true, ..service };
@@ -197,10 +240,10 @@ mod tests {
         let mut outlook = Outlook { cost, n_places: 100, ..Outlook::default() };
         let with = |priority| ServiceParams { priority, ..ServiceParams::default() };
         for (priority, n_prompt) in [(10, 100), (30, 400), (20, 200)] {
-            outlook.add(n_prompt, &with(priority), &config);
+            outlook.add(new(n_prompt), &with(priority), &config);
         }
         for (priority, n_before) in [(5, 0), (15, 100), (25, 300), (35, 700)] {
-            let expected = outlook.expected_ttft(10, &with(priority), &config);
+            let expected = outlook.expected_ttft(new(10), &with(priority), &config);
             let microseconds = n_before + 10;
             assert_eq!(expected, Some(Duration::from_micros(microseconds)), "{priority}");
         }
@@ -213,12 +256,12 @@ mod tests {
         let mut outlook = Outlook::default();
         for priority in 0..2 * MOST_URGENT as i32 {
             let service = ServiceParams { priority, ..ServiceParams::default() };
-            outlook.add(1, &service, &config);
+            outlook.add(new(1), &service, &config);
         }
         assert_eq!(outlook.urgent.len(), MOST_URGENT);
         assert_eq!(outlook.n_waiting, 2 * MOST_URGENT);
         let urgent = ServiceParams { priority: -1, ..ServiceParams::default() };
-        outlook.add(1, &urgent, &config);
+        outlook.add(new(1), &urgent, &config);
         assert_eq!(outlook.urgent[0].0, -1, "a full list still takes those that come first");
     }
 }

@@ -23,7 +23,7 @@
 //! sleep 100                           milliseconds in which nothing happens
 //! abort 1                             the client of request 1 went away
 //! admits prompt=99 max=1              could such a request ever run?
-//! outlook prompt=9 [ttft=100] [tenant=1]   would it be taken now?
+//! outlook prompt=9 [cached=4] [ttft=100] [tenant=1]   would it be taken now?
 //! ```
 //!
 //! A step takes as long as it is priced, and a millisecond where nothing is. With
@@ -35,8 +35,9 @@ use pelton_base::{
 };
 use pelton_sched::{
     Batching, Choices, Direction, DraftTree, Eviction, KvAllocation, Outlook, PolicyKind,
-    PreemptionMode, PriorityOrder, Rows, Scheduler, SchedulerConfig, SchedulerOutput, Signals,
-    StateConfig, StateCopy, StepCost, StepOutput, StepUpdates, TenantConfig, Tick, TransferId,
+    PreemptionMode, PriorityOrder, PromptSize, Rows, Scheduler, SchedulerConfig, SchedulerOutput,
+    Signals, StateConfig, StateCopy, StepCost, StepOutput, StepUpdates, TenantConfig, Tick,
+    TransferId,
 };
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -256,8 +257,9 @@ impl Story {
             "outlook" => {
                 let mut outlook = Outlook::default();
                 scheduler.outlook(&mut outlook);
-                let n_prompt = number(&words, "prompt");
-                return match outlook.judge(n_prompt, &service(&words), scheduler.config()) {
+                let n_cached = optional(&words, "cached").unwrap_or(0);
+                let prompt = PromptSize { n_tokens: number(&words, "prompt"), n_cached };
+                return match outlook.judge(prompt, &service(&words), scheduler.config()) {
                     Ok(()) => "taken\n".to_owned(),
                     Err(refusal) => {
                         let retry = refusal.retry_after().map_or_else(String::new, |wait| {

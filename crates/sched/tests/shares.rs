@@ -6,7 +6,7 @@ mod flood;
 
 use flood::{COST, Flood, LONGEST, tenants};
 use pelton_base::ServiceParams;
-use pelton_sched::{Choices, Outlook, PolicyKind, StepCost};
+use pelton_sched::{Choices, Outlook, PolicyKind, PromptSize, StepCost};
 use std::time::Duration;
 
 #[test]
@@ -187,7 +187,9 @@ fn an_outlook_knows_how_slowly_places_become_free() {
     }
     let mut outlook = Outlook::default();
     flood.scheduler.outlook(&mut outlook);
-    let expected = outlook.expected_ttft(10, &ServiceParams::default(), flood.scheduler.config());
+    let prompt = PromptSize { n_tokens: 10, n_cached: 0 };
+    let service = ServiceParams::default();
+    let expected = outlook.expected_ttft(prompt, &service, flood.scheduler.config());
     let begin = flood.now_ns;
     while flood.n_live(0) > 2 {
         flood.step();

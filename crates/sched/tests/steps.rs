@@ -6,10 +6,15 @@ mod flood;
 use flood::{COST, Flood, MS};
 use pelton_base::{Ask, Request, RequestId, SamplingParams, ServiceParams, TokenId};
 use pelton_sched::{
-    Choices, Outlook, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepCost, StepOutput,
-    Tick, TransferId,
+    Choices, Outlook, PromptSize, Scheduler, SchedulerConfig, SchedulerOutput, Signals, StepCost,
+    StepOutput, Tick, TransferId,
 };
 use std::time::Duration;
+
+/// A prompt of which nothing is cached.
+fn prompt(n_tokens: usize) -> PromptSize {
+    PromptSize { n_tokens, n_cached: 0 }
+}
 
 #[test]
 fn beside_requests_that_generate_a_step_lasts_as_long_as_was_chosen() {
@@ -93,7 +98,7 @@ fn an_outlook_counts_every_token_that_waits() {
     let expected_ttft = |flood: &Flood| {
         let mut outlook = Outlook::default();
         flood.scheduler.outlook(&mut outlook);
-        outlook.expected_ttft(10, &ServiceParams::default(), &config).expect("prices")
+        outlook.expected_ttft(prompt(10), &ServiceParams::default(), &config).expect("prices")
     };
     let alone = expected_ttft(&flood);
     flood.add_sized(0, 0, 150, 1);
@@ -113,7 +118,7 @@ fn steps_without_a_prompt_do_not_tell_how_long_prompts_take() {
     assert_eq!(flood.rows().n_tokens, 1, "it generates");
     let mut outlook = Outlook::default();
     flood.scheduler.outlook(&mut outlook);
-    let expected = outlook.expected_ttft(1_000, &ServiceParams::default(), &config);
+    let expected = outlook.expected_ttft(prompt(1_000), &ServiceParams::default(), &config);
     assert_eq!(expected, Some(Duration::from_nanos(COST.prefill_ns(0, 1_000, 512))));
 }
 

@@ -5,10 +5,10 @@ use crate::random::Random;
 use crate::report::{Ledger, RefusalRecord};
 use crate::simulate::{SimConfig, SimError};
 use crate::trace::TraceRequest;
-use pelton_base::{Ask, Request, SamplingParams, Slo};
+use pelton_base::{Ask, Request, SamplingParams, ServiceParams, Slo};
 use pelton_sched::{
-    Direction, Outlook, Refusal, Scheduler, SchedulerOutput, Signals, StepCost, StepLoad,
-    StepOutput, StepUpdates, Tick,
+    Direction, Outlook, PrefixMarks, Prefixes, PromptSize, Refusal, Scheduler, SchedulerOutput,
+    Signals, StepCost, StepLoad, StepOutput, StepUpdates, Tick,
 };
 
 /// Tokens of the vocabulary: enough that only prompts with the same prefixes are equal.
@@ -25,6 +25,7 @@ pub(super) struct Run<'a> {
     pub(super) scheduler: Scheduler,
     pub(super) live: Window,
     pub(super) outlook: Outlook,
+    prefixes: Prefixes,
     noise: Random,
     pub(super) now_ns: u64,
     pub(super) ledger: Ledger,
@@ -55,6 +56,7 @@ impl<'a> Run<'a> {
             scheduler: Scheduler::new(config.scheduler.clone()),
             live: Window::default(),
             outlook: Outlook::default(),
+            prefixes: Prefixes::new(&config.scheduler),
             noise: Random::new(config.seed, 0),
             now_ns: 0,
             ledger: Ledger::default(),
@@ -79,7 +81,19 @@ impl<'a> Run<'a> {
         self.ledger.n_offered += 1;
         let scheduler_config = &self.config.scheduler;
         let service = request.service();
-        if let Err(refusal) = self.judge(request) {
+        let ask = Ask {
+            prompt: request.prompt(number, VOCAB),
+            sampling: SamplingParams::greedy(),
+            choice: 0,
+            max_tokens: request.n_output,
+            stop_tokens: Vec::new(),
+            service,
+            prediction: Vec::new(),
+            constraint: None,
+        };
+        let marks = PrefixMarks::new(&ask.prompt, &service);
+        let size = self.prefixes.size(&marks);
+        if let Err(refusal) = self.judge(size, &service) {
             self.ledger.refusals.push(RefusalRecord {
                 tenant: request.tenant,
                 n_prompt: u32::try_from(request.n_prompt).unwrap_or(u32::MAX),
@@ -87,33 +101,21 @@ impl<'a> Run<'a> {
             });
             return;
         }
-        self.outlook.add(request.n_prompt, &service, scheduler_config);
+        self.outlook.add(size, &service, scheduler_config);
+        self.prefixes.note(&marks);
         let slo = request.slo.or(self.default_slo(request));
         let id = self.live.insert(Live::new(*request, number, slo));
-        let arrived = Request {
-            id,
-            ask: Ask {
-                prompt: request.prompt(number, VOCAB),
-                sampling: SamplingParams::greedy(),
-                choice: 0,
-                max_tokens: request.n_output,
-                stop_tokens: Vec::new(),
-                service,
-                prediction: Vec::new(),
-                constraint: None,
-            },
-        };
-        self.scheduler.add_at(arrived, Tick(request.at_ns));
+        self.scheduler.add_at(Request { id, ask }, Tick(request.at_ns));
     }
 
-    fn judge(&self, request: &TraceRequest) -> Result<(), Refusal> {
-        let config = &self.config.scheduler;
+    fn judge(&self, prompt: PromptSize, service: &ServiceParams) -> Result<(), Refusal> {
+        let (config, n_prompt) = (&self.config.scheduler, prompt.n_tokens);
         let limit = config.context_tokens() - 1;
-        if request.n_prompt > limit {
-            return Err(Refusal::PromptTooLong { n_prompt: request.n_prompt, limit });
+        if n_prompt > limit {
+            return Err(Refusal::PromptTooLong { n_prompt, limit });
         }
         match self.config.admission {
-            true => self.outlook.judge(request.n_prompt, &request.service(), config),
+            true => self.outlook.judge(prompt, service, config),
             false => Ok(()),
         }
     }
