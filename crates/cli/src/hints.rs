@@ -261,8 +261,8 @@ fn for_context(short: &KvShortage) -> String {
         ways.push(format!("`--max-context {}`", short.fitting_tokens));
     }
     // A quarter of the free memory stays for everything else.
-    if short.room_needed_bytes <= short.available_bytes / 4 * 3 {
-        ways.push(format!("`--kv-memory {}`", round_up(short.room_needed_bytes)));
+    if short.needed_bytes <= short.available_bytes / 4 * 3 {
+        ways.push(format!("`--kv-memory {}`", round_up(short.needed_bytes)));
     }
     let exact_first = short.fitting_dtypes.first();
     ways.extend(exact_first.map(|dtype: &KvDtype| format!("`--kv-dtype {dtype}`")));
@@ -391,7 +391,6 @@ mod tests {
             needed_bytes: 16 * GIB,
             state_bytes: 0,
             kept_bytes: 0,
-            room_needed_bytes: 16 * GIB,
             room_bytes: 10 * GIB,
             is_limited: false,
             available_bytes: 20 * GIB,

@@ -78,6 +78,21 @@ fn a_plan_and_an_inspection_of_an_encoder_say_what_it_does() {
     for part in ["kv ", "keys and values", "first token", "next tokens", "decoding", "answers"] {
         assert!(!text.contains(part), "`{part}` is in\n{text}");
     }
+    let planned = pelton(&["plan", model, "--hardware", "h200", "--json"]).json();
+    let fit = &planned["fit"];
+    let bytes = |name: &str| fit[name].as_u64().unwrap_or_else(|| panic!("{name} in {fit}"));
+    assert_eq!(bytes("total_bytes"), bytes("weight_bytes") + bytes("workspace_bytes"));
+    assert!(planned["kv"].is_null() && fit["n_sequences"].is_null(), "{planned}");
+    let small = pelton(&["plan", model, "--hardware", "h200", "--memory", "1KiB"]);
+    let text = printed(&small);
+    for part in ["no\n", "missing", "would fit    ", " of memory"] {
+        assert!(text.contains(part), "`{part}` is missing in\n{text}");
+    }
+    assert!(!text.contains("--batch") && !text.contains("--kv-dtype"), "{text}");
+    let table = pelton(&["plan", model, "--hardware", "h200", "--table"]);
+    table.assert_refused(&["`--table`", "generates nothing"]);
+    let advice = pelton(&["plan", "advise", model, "--hardware", "h200"]);
+    advice.assert_refused(&["`pelton plan advise`", "generates nothing"]);
 }
 
 #[test]
@@ -104,6 +119,7 @@ fn bad_input_is_one_line() {
     pelton(&["embed", model, &long]).assert_refused(&["text 1 of", "64", "`--truncate`"]);
     pelton_with_input(&["embed", model, "a", "-"], b"b\n\nc\n")
         .assert_refused(&["standard input, line 2", "is empty"]);
+    pelton(&["embed", model, "a", "--max-context", "65"]).assert_refused(&["--max-context", "64"]);
     pelton(&["embed", model, "a", "--dimensions", "99"])
         .assert_refused(&["dimensions", "99 of 32"]);
     pelton(&["embed", model, "a", "--pooling", "median"])

@@ -170,6 +170,7 @@ impl Target<'_> {
             chunk_tokens: options.choices.chunk_tokens(),
             is_contiguous: false,
             context_tokens: self.context_tokens.min(decoder.spec().max_context),
+            is_asked: false,
             n_running: options.choices.max_running,
             limit_bytes: Some(available_bytes / KV_SHARE),
             available_bytes,

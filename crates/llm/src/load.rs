@@ -171,6 +171,7 @@ fn size_kv(decoder: &Decoder<Device>, options: &LlmOptions) -> Result<KvPlan, Ll
         chunk_tokens: options.choices.chunk_tokens(),
         is_contiguous: options.choices.kv_allocation == KvAllocation::Contiguous,
         context_tokens: options.max_context.unwrap_or(decoder.spec().max_context),
+        is_asked: options.max_context.is_some(),
         n_running: options.choices.max_running,
         limit_bytes: options.kv_bytes,
         available_bytes: available.saturating_sub(step_bytes(decoder.spec(), options) as u64),

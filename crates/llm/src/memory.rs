@@ -19,6 +19,8 @@ pub(crate) struct KvSizing {
     pub(crate) block: KvFootprint,
     /// Most tokens of one sequence.
     pub(crate) context_tokens: usize,
+    /// Whether the user asks for them; then further states make room for them.
+    pub(crate) is_asked: bool,
     /// Most tokens of a sequence that are computed at once.
     pub(crate) chunk_tokens: usize,
     /// Whether blocks are reserved for the whole context of each sequence, and none is freed behind
@@ -60,14 +62,17 @@ impl StateSizing {
         Self { lane_bytes: one.lane as u64, snapshot_bytes: one.snapshot as u64, n_snapshots }
     }
 
-    /// Lanes and snapshots in a room of so many bytes.
-    fn plan(&self, room_bytes: u64, n_running: usize) -> [u32; 2] {
+    /// Lanes and snapshots: a share of the room each, and no more than is to spare.
+    fn plan(&self, room_bytes: u64, spare_bytes: u64, n_running: usize) -> [u32; 2] {
         if self.lane_bytes == 0 {
             return [0, 0];
         }
-        let affordable = |bytes: u64| room_bytes / STATE_SHARE / bytes.max(1);
-        let n_lanes = affordable(self.lane_bytes).clamp(1, n_running.max(1) as u64);
-        let n_usual = (SNAPSHOTS_PER_LANE * n_lanes).min(affordable(self.snapshot_bytes));
+        let share = room_bytes / STATE_SHARE;
+        let n_lanes = share.min(spare_bytes) / self.lane_bytes;
+        let n_lanes = n_lanes.clamp(1, n_running.max(1) as u64);
+        let spare_bytes = spare_bytes.saturating_sub(n_lanes.saturating_mul(self.lane_bytes));
+        let n_affordable = share.min(spare_bytes) / self.snapshot_bytes.max(1);
+        let n_usual = (SNAPSHOTS_PER_LANE * n_lanes).min(n_affordable);
         let narrow = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         [narrow(n_lanes), self.n_snapshots.unwrap_or(narrow(n_usual))]
     }
@@ -102,7 +107,8 @@ impl KvSizing {
     pub(crate) fn plan(&self) -> Option<KvPlan> {
         let room_bytes = self.room_bytes();
         let StateSizing { lane_bytes, snapshot_bytes, .. } = self.states;
-        let [n_lanes, n_snapshots] = self.states.plan(room_bytes, self.n_running);
+        let spare_bytes = room_bytes.saturating_sub(self.sequence_bytes(self.least_tokens()));
+        let [n_lanes, n_snapshots] = self.states.plan(room_bytes, spare_bytes, self.n_running);
         let state_bytes = lane_bytes
             .saturating_mul(n_lanes.into())
             .saturating_add(snapshot_bytes.saturating_mul(n_snapshots.into()));
@@ -122,6 +128,25 @@ impl KvSizing {
         (context_tokens >= 2).then_some(plan)
     }
 
+    /// Tokens of a sequence for which there has to be room: those asked for, else of one block.
+    fn least_tokens(&self) -> usize {
+        if self.is_asked { self.context_tokens } else { self.block_tokens() }
+    }
+
+    /// Tokens of one block, as far as a sequence reaches: at least one that is read and one that is
+    /// written.
+    fn block_tokens(&self) -> usize {
+        self.block.shape.block_size.max(2).min(self.context_tokens)
+    }
+
+    /// Bytes of the keys and values of a sequence that is alone, and computes as little at once as it
+    /// must.
+    fn sequence_bytes(&self, n_tokens: usize) -> u64 {
+        let chunk_tokens = if self.is_contiguous { n_tokens } else { 0 };
+        let n_blocks = self.block.blocks_of(n_tokens, chunk_tokens) as u64;
+        (self.block.block_bytes() as u64).saturating_mul(n_blocks)
+    }
+
     /// Bytes that keys and values may take.
     fn room_bytes(&self) -> u64 {
         self.limit_bytes.unwrap_or(self.available_bytes / KV_SHARE)
@@ -131,33 +156,27 @@ impl KvSizing {
     pub(crate) fn shortage(&self, spec: &ArchSpec) -> KvShortage {
         let fitting_tokens = self.plan().map_or(0, |plan| plan.context_tokens);
         let asked_tokens = match fitting_tokens {
-            0 => self.block.shape.block_size.min(self.context_tokens),
+            0 => self.block_tokens(),
             _ => self.context_tokens,
         };
-        // A request that is alone computes as little at once as it must.
-        let chunk_tokens = if self.is_contiguous { asked_tokens } else { 0 };
-        let n_blocks = self.block.blocks_of(asked_tokens, chunk_tokens) as u64;
         let room_bytes = self.room_bytes();
         let StateSizing { lane_bytes, snapshot_bytes, n_snapshots } = self.states;
         let kept_bytes = snapshot_bytes.saturating_mul(n_snapshots.unwrap_or(0).into());
         let state_bytes = lane_bytes.saturating_add(kept_bytes);
-        let block_bytes = self.block.block_bytes() as u64;
-        let needed = |block: u64| block.saturating_mul(n_blocks).saturating_add(state_bytes);
+        let needed =
+            |sizing: &Self| sizing.sequence_bytes(asked_tokens).saturating_add(state_bytes);
         let fits = |dtype: &KvDtype| {
             let block_size = self.block.shape.block_size;
-            let block = KvFootprint::new::<Device>(spec, *dtype, block_size).block_bytes() as u64;
-            block < block_bytes && needed(block) <= room_bytes
+            let mut block = KvFootprint::new::<Device>(spec, *dtype, block_size);
+            block.windows = self.block.windows;
+            block.block_bytes() < self.block.block_bytes()
+                && needed(&Self { block, ..*self }) <= room_bytes
         };
         KvShortage {
             asked_tokens,
-            needed_bytes: needed(block_bytes),
+            needed_bytes: needed(self),
             state_bytes,
             kept_bytes,
-            room_needed_bytes: match lane_bytes {
-                0 => needed(block_bytes),
-                // Kept states take up to a quarter, and so do those of further requests.
-                _ => needed(block_bytes).saturating_mul(2),
-            },
             room_bytes,
             is_limited: self.limit_bytes.is_some(),
             available_bytes: self.available_bytes,
@@ -178,8 +197,6 @@ pub struct KvShortage {
     pub state_bytes: u64,
     /// Bytes of the states that are to be kept, where the options say how many.
     pub kept_bytes: u64,
-    /// Bytes that keys and values would have to be allowed to take.
-    pub room_needed_bytes: u64,
     /// Bytes that keys and values may take.
     pub room_bytes: u64,
     /// Whether that is a limit from the options, and not the share of the free memory.
@@ -260,6 +277,7 @@ mod tests {
         KvSizing {
             block: block(),
             context_tokens: 1024,
+            is_asked: false,
             chunk_tokens: 512,
             is_contiguous: false,
             n_running: 4,
@@ -311,6 +329,26 @@ mod tests {
         assert_eq!((found.n_lanes, found.n_snapshots, found.n_blocks), (1, 2, 4));
         assert_eq!(sizing(6 * block - 1, Some(0)).plan(), None);
         assert_eq!(sizing(20 * block, Some(40)).plan(), None);
+    }
+
+    #[test]
+    fn states_make_room_for_a_context_that_is_asked_for() {
+        let block = block().block_bytes() as u64;
+        let states =
+            StateSizing { lane_bytes: 5 * block, snapshot_bytes: block / 2, n_snapshots: None };
+        let planned = |n_blocks: u64, is_asked| {
+            let limit_bytes = Some(n_blocks * block);
+            let plan = KvSizing { limit_bytes, states, is_asked, ..sizing() }.plan().expect("fits");
+            (plan.n_lanes, plan.n_snapshots, plan.context_tokens)
+        };
+        // A context takes 64 blocks.
+        assert_eq!(planned(100, true), (4, 32, 1024));
+        assert_eq!(planned(70, true), (1, 2, 1024));
+        assert_eq!(planned(70, false), (3, 24, 43 * 16));
+        assert_eq!(planned(69, true), (1, 0, 1024));
+        assert_eq!(planned(68, true), (1, 0, 63 * 16));
+        // Small blocks: not even one would fit beside the usual share of states.
+        assert_eq!(planned(6, false), (1, 0, 16));
     }
 
     #[test]

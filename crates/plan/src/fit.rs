@@ -27,10 +27,15 @@ pub struct Fit {
     pub workspace_bytes: u64,
     /// Sum of the three.
     pub total_bytes: u64,
-    /// Most sequences of this context that fit.
+    /// Most sequences of this context that fit; any number where no keys and values are kept.
+    #[serde(skip_serializing_if = "is_any")]
     pub n_sequences: usize,
     /// The missing bytes and the ways out, where the workload does not fit.
     pub shortage: Option<Shortage>,
+}
+
+fn is_any(n_sequences: &usize) -> bool {
+    *n_sequences == usize::MAX
 }
 
 /// A workload that does not fit.
@@ -177,6 +182,21 @@ impl Case<'_> {
 
     /// Every single change that is enough.
     fn ways(&self) -> Vec<Way> {
+        let mut ways = if self.kv().is_kept { self.smaller_kv() } else { Vec::new() };
+        ways.extend(self.largest_format());
+        let can = |n_ranks: &usize| {
+            self.request.split.refusal(&self.model.spec, *n_ranks).is_none()
+                && Self { n_ranks: *n_ranks, ..*self }.fits()
+        };
+        let more = (self.n_ranks + 1..=MOST_RANKS).find(can);
+        let is_linked = self.request.hardware.link_bandwidth.is_some();
+        ways.extend(more.filter(|_| is_linked).map(|ranks| Way::Ranks { ranks }));
+        ways.push(Way::Memory { memory_bytes: self.needs().total() });
+        ways
+    }
+
+    /// Every single change of keys and values that is enough.
+    fn smaller_kv(&self) -> Vec<Way> {
         let (kv, ranks, room) = (self.kv(), self.ranks(), self.room());
         let batch = ranks.sequences_of_all(kv.n_sequences(room));
         let context = kv.n_tokens(room, ranks.sequences_of_rank(self.request.batch));
@@ -193,15 +213,6 @@ impl Case<'_> {
         let mut of_states = StateDtype::ALL.into_iter();
         let smaller = of_states.find(|&state_dtype| Self { state_dtype, ..*self }.fits());
         ways.extend(smaller.map(|dtype| Way::StateDtype { state_dtype: dtype.name() }));
-        ways.extend(self.largest_format());
-        let can = |n_ranks: &usize| {
-            self.request.split.refusal(&self.model.spec, *n_ranks).is_none()
-                && Self { n_ranks: *n_ranks, ..*self }.fits()
-        };
-        let more = (self.n_ranks + 1..=MOST_RANKS).find(can);
-        let is_linked = self.request.hardware.link_bandwidth.is_some();
-        ways.extend(more.filter(|_| is_linked).map(|ranks| Way::Ranks { ranks }));
-        ways.push(Way::Memory { memory_bytes: self.needs().total() });
         ways
     }
 

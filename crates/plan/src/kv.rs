@@ -10,6 +10,9 @@ use serde::Serialize;
 /// Bytes of keys and values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KvSizes {
+    /// Whether they are kept: a model that computes vectors of texts needs none after a step.
+    #[serde(skip)]
+    pub is_kept: bool,
     /// Stored type.
     pub dtype: &'static str,
     /// Tokens of a block.
@@ -63,6 +66,7 @@ impl KvSizes {
         let place_bytes = token_bytes as f64 / spec.n_kv_places().max(1) as f64;
         let layer_bytes = spec.kv_shares().into_iter().map(|share| share * place_bytes).collect();
         Self {
+            is_kept: spec.generates(),
             dtype: dtype.name(),
             block_tokens,
             block_bytes,
@@ -86,15 +90,26 @@ impl KvSizes {
         Self { state_dtype, state_bytes: one.lane as u64, ..self }
     }
 
+    /// Whether nothing is kept.
+    pub(crate) fn are_none(&self) -> bool {
+        !self.is_kept
+    }
+
     /// Bytes of a pool in which `n_sequences` sequences never wait for a block, and of their states.
     pub fn pool_bytes(&self, n_sequences: usize) -> u64 {
+        if !self.is_kept {
+            return 0;
+        }
         let n_blocks = self.block.blocks_for(self.context_tokens, STEP_TOKENS, n_sequences);
         let states = self.state_bytes.saturating_mul(n_sequences as u64);
         self.block_bytes.saturating_mul(n_blocks as u64).saturating_add(states)
     }
 
-    /// Most sequences that never wait in a pool of `n_bytes`.
+    /// Most sequences that never wait in a pool of `n_bytes`; any number where nothing is kept.
     pub fn n_sequences(&self, n_bytes: u64) -> usize {
+        if !self.is_kept {
+            return usize::MAX;
+        }
         let n_blocks = self.block.blocks_of(self.context_tokens, STEP_TOKENS).max(1) as u64;
         let sequence = self.block_bytes.saturating_mul(n_blocks).saturating_add(self.state_bytes);
         let for_copy = self.block_bytes.saturating_mul(self.block.blocks_for(0, 0, 0) as u64);

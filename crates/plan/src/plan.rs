@@ -62,6 +62,7 @@ pub struct Plan {
     /// Weights of all ranks together.
     pub weights: WeightSizes,
     /// Keys and values of all ranks together.
+    #[serde(skip_serializing_if = "KvSizes::are_none")]
     pub kv: KvSizes,
     /// One rank.
     pub rank: RankSizes,

@@ -50,8 +50,8 @@ pub(crate) struct EmbedArgs {
     #[command(flatten)]
     compute: ComputeArgs,
     /// Longest text, in tokens [default: what the model declares, at most 8192]
-    #[arg(long, value_name = "N")]
-    max_tokens: Option<NonZeroUsize>,
+    #[arg(long, alias = "max-tokens", value_name = "N")]
+    max_context: Option<NonZeroUsize>,
 }
 
 impl EmbedArgs {
@@ -59,7 +59,7 @@ impl EmbedArgs {
     pub(crate) fn chosen(&self) -> Chosen {
         let mut chosen = self.vectors.chosen();
         self.compute.lay_over(&mut chosen);
-        chosen.llm.max_context = self.max_tokens.map(NonZeroUsize::get);
+        chosen.llm.max_context = self.max_context.map(NonZeroUsize::get);
         chosen
     }
 }

@@ -75,6 +75,7 @@ pub(super) fn advise(args: &AdviseArgs) -> Result<()> {
     if subject.outline.spec.layers.is_empty() {
         return Err(Failure::new(format!("{}: a model without layers", subject.name)));
     }
+    subject.expect_generates("`pelton plan advise`")?;
     // Before anything is measured or printed.
     args.write.as_deref().map_or(Ok(()), check_place)?;
     let (hardware, is_noisy) = super::hardware(args.hardware.as_deref())?;

@@ -192,6 +192,9 @@ impl Report {
             return Err(Failure::new(format!("{}: a model without layers", subject.name)));
         }
         args.check(hardware.has_speed())?;
+        if args.table {
+            subject.expect_generates("`--table`")?;
+        }
         if let Some(why) = args.split().refusal(spec, args.ranks) {
             let (split, ranks) = (args.split().name(), args.ranks);
             let message = format!("`--split {split}` with `--ranks {ranks}`: {why}");

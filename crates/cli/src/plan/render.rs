@@ -1,5 +1,7 @@
 //! A plan for a person.
 
+use std::iter;
+
 use pelton_plan::{Cost, Fit, Plan, RankSizes, Shortage, Split, Times, Way};
 
 use super::{Cell, HERE, Report, TABLE_FORMATS};
@@ -105,10 +107,7 @@ impl Report {
             let size = bytes(kv.state_bytes);
             rows.insert(1, ("states", format!("{size} per sequence, in recurrent layers")));
         }
-        if let Some(Shortage { missing_bytes, ways }) = &fit.shortage {
-            rows.push(("missing", bytes(*missing_bytes)));
-            rows.extend(ways.iter().map(|way| ("would fit", way_words(way))));
-        }
+        rows.extend(shortage_rows(fit));
         rows
     }
 
@@ -221,21 +220,26 @@ fn lines(rows: &[(&'static str, String)]) -> String {
 
 /// The memory of a model for vectors, which keeps no keys and values from step to step.
 fn text_rows(plan: &Plan) -> Vec<(&'static str, String)> {
-    let Fit { memory_bytes, weight_bytes, workspace_bytes, .. } = plan.fit;
-    let total = weight_bytes.saturating_add(workspace_bytes);
+    let Fit { memory_bytes, weight_bytes, workspace_bytes, total_bytes, .. } = plan.fit;
     let words = format!(
         "{}{}: weights {}, workspace {}; there is {}",
-        bytes(total),
+        bytes(total_bytes),
         on_ranks(&plan.rank),
         bytes(weight_bytes),
         bytes(workspace_bytes),
         bytes(memory_bytes)
     );
-    let fits = if total <= memory_bytes { "yes" } else { "no" };
+    let fits = if plan.fit.shortage.is_none() { "yes" } else { "no" };
     let mut rows = vec![("memory", words), ("fits", fits.to_owned())];
-    let missing = total.checked_sub(memory_bytes).filter(|missing| *missing > 0);
-    rows.extend(missing.map(|missing| ("missing", bytes(missing))));
+    rows.extend(shortage_rows(&plan.fit));
     rows
+}
+
+/// The missing bytes, and what would fit.
+fn shortage_rows(fit: &Fit) -> Vec<(&'static str, String)> {
+    let Some(Shortage { missing_bytes, ways }) = &fit.shortage else { return Vec::new() };
+    let ways = ways.iter().map(|way| ("would fit", way_words(way)));
+    iter::once(("missing", bytes(*missing_bytes))).chain(ways).collect()
 }
 
 fn on_ranks(rank: &RankSizes) -> String {

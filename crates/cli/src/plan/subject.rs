@@ -46,6 +46,17 @@ impl Subject {
         }
     }
 
+    /// # Errors
+    ///
+    /// A model that computes vectors of texts, of which `asked` says nothing.
+    pub(super) fn expect_generates(&self, asked: &str) -> Result<()> {
+        if self.outline.spec.generates() {
+            return Ok(());
+        }
+        let why = format!("{asked}: {} computes vectors of texts and generates nothing", self.name);
+        Err(Failure::new(why).hint("`pelton plan MODEL` says what it takes"))
+    }
+
     /// Asks the hub for the description of a model, and for none of its weights.
     fn of_hub(id: &HubId) -> Result<Self> {
         let name = id.to_string();
