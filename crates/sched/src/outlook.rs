@@ -50,7 +50,7 @@ pub struct Outlook {
 pub struct PromptSize {
     /// All of them.
     pub n_tokens: usize,
-    /// Those at its beginning that are expected in the prefix cache.
+    /// Tokens at its beginning that are expected in the prefix cache.
     pub n_cached: usize,
 }
 

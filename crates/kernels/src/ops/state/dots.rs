@@ -35,7 +35,8 @@
 //! A decoding row's key and query are multiplied together, so that enough sums are under way and keys
 //! are read once, and each line of keys asks for that of the next head. Two Zen 4 cores take 9, 5 and
 //! 5 % less for the first, the middle and the last row of a chunk than with neither, with decays by channel
-//! 15, 9 and 9 % (states from memory, 16 heads of 128 x 128; medians in turn, while memory gave 30 GB/s).
+//! 15, 9 and 9 % (states from memory, 16 heads of 128 x 128; medians in turn, while memory gave 30 GB/s);
+//! 15, 13 and 20 %, and 14, 16 and 21 %, while it gave 57.
 //! The first alone saves 4 to 10 % of the last row and nothing of the others. Asking 4 KiB ahead in place
 //! of a head (8 KiB) saves less: the first line of each head still comes late.
 
