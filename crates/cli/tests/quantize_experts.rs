@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::common::pelton;
+use crate::quantize::replace_weights;
 use pelton_model::{Mixer, ModelFiles};
 use pelton_quantize::LEAST_EXPERT_ROWS;
-use pelton_tensor::{DType, TensorView, write_safetensors};
 use pelton_testkit::golden::{GoldenDecoder, decoder_named, decoders};
 use serde_json::Value;
 
@@ -208,16 +208,7 @@ fn write_mixtral(folder: &Path) {
     }
     tensors.push(("model.norm.weight".to_owned(), vec![HIDDEN], norm(1.0)));
     tensors.push(("lm_head.weight".to_owned(), vec![256, HIDDEN], random.matrix(256, HIDDEN)));
-    let data: Vec<Vec<u8>> =
-        tensors.iter().map(|(_, _, v)| v.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
-    let views: Vec<TensorView<'_>> = tensors
-        .iter()
-        .zip(&data)
-        .map(|((name, shape, _), data)| TensorView { name, dtype: DType::F32, shape, data })
-        .collect();
-    let file = folder.join("model.safetensors");
-    std::fs::remove_file(&file).expect("removed");
-    write_safetensors(&file, &views, &Default::default()).expect("written");
+    replace_weights(folder, &tensors);
 }
 
 #[test]

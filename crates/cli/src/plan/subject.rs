@@ -46,9 +46,11 @@ impl Subject {
         }
     }
 
+    /// Refuses what was asked for where the model generates nothing.
+    ///
     /// # Errors
     ///
-    /// A model that computes vectors of texts, of which `asked` says nothing.
+    /// A model that computes vectors of texts.
     pub(super) fn expect_generates(&self, asked: &str) -> Result<()> {
         if self.outline.spec.generates() {
             return Ok(());

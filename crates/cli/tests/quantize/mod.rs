@@ -84,6 +84,11 @@ fn change(model: &Path, change: impl Fn(&str, &mut [f32])) {
         tensors.push((name.to_owned(), view.shape.to_vec(), values));
     }
     drop(stored);
+    replace_weights(model, &tensors);
+}
+
+/// Puts other weights in place of those of a folder: names, shapes and values.
+pub(crate) fn replace_weights(model: &Path, tensors: &[(String, Vec<usize>, Vec<f32>)]) {
     let data: Vec<Vec<u8>> =
         tensors.iter().map(|(_, _, v)| v.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
     let views: Vec<TensorView<'_>> = tensors
@@ -91,6 +96,7 @@ fn change(model: &Path, change: impl Fn(&str, &mut [f32])) {
         .zip(&data)
         .map(|((name, shape, _), data)| TensorView { name, dtype: DType::F32, shape, data })
         .collect();
+    let file = model.join("model.safetensors");
     std::fs::remove_file(&file).expect("removed");
     write_safetensors(&file, &views, &Default::default()).expect("written");
 }
