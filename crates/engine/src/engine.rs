@@ -321,7 +321,7 @@ impl<E: Executor> EngineLoop<E> {
 
     /// Introduces a request to every part of the engine.
     fn admit(&mut self, submission: Submission) {
-        let Submission { request, extras, beams, events, progress, at, .. } = submission;
+        let Submission { request, size, extras, beams, events, progress, at } = submission;
         let is_scored = extras.prompt_logprobs.is_some();
         self.metrics.n_submitted += 1;
         let n_prompt = request.ask.prompt.len();
@@ -339,7 +339,7 @@ impl<E: Executor> EngineLoop<E> {
         // First of all, so that a panic below ends the stream.
         self.routes.insert(request.id, route);
         if let Some(params) = beams {
-            return self.begin_search(request, params, at);
+            return self.begin_search((request, size.n_cached), params, at);
         }
         if let Err(panicked) = self.executor.add(&request, extras) {
             self.metrics.n_panicked += 1;
@@ -353,7 +353,7 @@ impl<E: Executor> EngineLoop<E> {
         self.speculation.add(&request);
         match is_scored {
             true => self.scheduler.add_scored_at(request, at),
-            false => self.scheduler.add_at(request, at),
+            false => self.scheduler.add_at(request, at, size.n_cached),
         }
     }
 

@@ -45,7 +45,7 @@ pub struct Outlook {
     pub(crate) waiting_by_tenant: Vec<usize>,
 }
 
-/// The tokens of a prompt that arrives.
+/// The tokens of a prompt that arrives, or waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PromptSize {
     /// All of them.
@@ -56,8 +56,14 @@ pub struct PromptSize {
 
 impl PromptSize {
     /// Tokens that are computed: at least the last one.
-    fn n_computed(self) -> usize {
+    pub(crate) fn n_computed(self) -> usize {
         self.n_tokens.saturating_sub(self.n_cached).max(1)
+    }
+
+    /// The size that counts where this prompt waits: a fork finds its tokens at its parent.
+    pub(crate) fn waiting(self, service: &ServiceParams) -> Self {
+        let n_cached = if service.fork_of.is_some() { self.n_tokens } else { self.n_cached };
+        Self { n_cached, ..self }
     }
 }
 
@@ -153,8 +159,7 @@ impl Outlook {
     /// Counts a request that was taken and that the scheduler has not seen yet.
     pub fn add(&mut self, prompt: PromptSize, service: &ServiceParams, config: &SchedulerConfig) {
         let (tenant, _) = terms(service, config);
-        let one = PromptSize { n_tokens: 1, n_cached: 0 };
-        let prompt = if service.fork_of.is_some() { one } else { prompt };
+        let prompt = prompt.waiting(service);
         let own = self.own_ns(prompt, config);
         self.backlog_ns = self.backlog_ns.saturating_add(own);
         if config.choices.policy.policy().is_by_rank() {

@@ -31,7 +31,7 @@ pub(crate) struct Queue {
     lanes: Vec<BTreeMap<Standing, Parked>>,
     by_id: HashMap<RequestId, Spot>,
     by_age: Vec<BTreeMap<(u64, u64), Spot>>,
-    /// Tokens of the prompts and outputs that have to be computed.
+    /// Tokens of the prompts and outputs that are expected to be computed.
     n_tokens: u64,
 }
 
@@ -52,7 +52,7 @@ impl Queue {
         let sequence = parked.sequence();
         let lane = if self.is_by_service { sequence.tenant } else { 0 };
         let spot = Spot { lane, standing: sequence.standing };
-        self.n_tokens += sequence.tokens.len() as u64;
+        self.n_tokens += sequence.size().n_computed() as u64;
         if !sequence.standing.is_promoted() {
             self.by_age[sequence.tenant].insert(sequence.standing.age(), spot);
         }
@@ -67,7 +67,7 @@ impl Queue {
         let sequence = parked.sequence();
         self.by_id.remove(&sequence.id);
         self.by_age[sequence.tenant].remove(&spot.standing.age());
-        self.n_tokens -= sequence.tokens.len() as u64;
+        self.n_tokens -= sequence.size().n_computed() as u64;
         parked
     }
 
@@ -125,7 +125,7 @@ impl Queue {
         self.len() - self.by_age.iter().map(BTreeMap::len).sum::<usize>()
     }
 
-    /// Tokens that have to be computed before all of them generate, cached ones included.
+    /// Tokens that are expected to be computed before all of them generate.
     pub(crate) fn n_tokens(&self) -> u64 {
         self.n_tokens
     }
@@ -150,7 +150,7 @@ impl Queue {
         assert_eq!(n, self.by_id.len(), "the index names a request that does not wait");
         let n_by_age: usize = self.by_age.iter().map(BTreeMap::len).sum();
         assert!(n_by_age <= n, "the ages name a request that does not wait");
-        let n_tokens: u64 = self.iter().map(|parked| parked.sequence().tokens.len() as u64).sum();
-        assert_eq!(n_tokens, self.n_tokens);
+        let sizes = self.iter().map(|parked| parked.sequence().size());
+        assert_eq!(sizes.map(|size| size.n_computed() as u64).sum::<u64>(), self.n_tokens);
     }
 }

@@ -17,7 +17,7 @@ use crate::queue::Queue;
 use crate::sequence::{Loading, Parked, Preempted, Running, Sequence, Standing, Waiting};
 use crate::tenants::Tenants;
 use crate::{
-    DraftTree, KvAllocation, Policy, RadixStats, Refusal, SchedulerConfig, Signals, StepOutput,
+    DraftTree, KvAllocation, Policy, PromptSize, RadixStats, Refusal, SchedulerConfig, Signals, StepOutput,
     StepUpdates, Tick, config,
 };
 use pelton_base::{Ask, FinishReason, Namespace, Request, RequestId, TokenId};
@@ -143,19 +143,23 @@ impl Scheduler {
         }
     }
 
-    /// Adds a request that arrived at the time of the last plan; see [`add_at`](Self::add_at).
+    /// Adds a request that arrived at the time of the last plan, and of whose prompt nothing is
+    /// expected to be cached; see [`add_at`](Self::add_at).
     pub fn add(&mut self, request: Request) {
-        self.add_at(request, self.now);
+        self.add_at(request, self.now, 0);
     }
 
     /// Adds a request that arrived at `at`, which is no earlier than the arrivals before it.
+    ///
+    /// The first `n_cached` tokens of its prompt are expected in the prefix cache. While it waits, the
+    /// [`Outlook`](crate::Outlook) leaves them out; what is computed does not depend on it.
     ///
     /// # Panics
     ///
     /// Panics if [`admits`](Self::admits) refuses the request, which the caller checks before, or
     /// if a live request has the same id.
-    pub fn add_at(&mut self, request: Request, at: Tick) {
-        self.enter(request, at, Kind::Plain);
+    pub fn add_at(&mut self, request: Request, at: Tick, n_cached: usize) {
+        self.enter(request, at, n_cached, Kind::Plain);
     }
 
     /// Adds a request whose prompt is scored: every row of the prompt is computed once, and most of
@@ -166,10 +170,10 @@ impl Scheduler {
     ///
     /// As [`add_at`](Self::add_at).
     pub fn add_scored_at(&mut self, request: Request, at: Tick) {
-        self.enter(request, at, Kind::Scored);
+        self.enter(request, at, 0, Kind::Scored);
     }
 
-    fn enter(&mut self, request: Request, at: Tick, kind: Kind) {
+    fn enter(&mut self, request: Request, at: Tick, n_cached: usize, kind: Kind) {
         if let Err(refusal) = self.admits(request.ask.prompt.len(), request.ask.max_tokens) {
             panic!("{} can never run: {refusal}", request.id);
         }
@@ -186,6 +190,7 @@ impl Scheduler {
         let prefill_ns =
             self.signals.cost.prefill_ns(0, prompt.len(), self.config.choices.chunk_tokens());
         let rank = self.config.rank(at, &service, prefill_ns);
+        let size = PromptSize { n_tokens: prompt.len(), n_cached }.waiting(&service);
         let is_scored = kind == Kind::Scored;
         let namespace = match self.config.choices.prefix_cache {
             // Namespaces of tenants are hashes, and those of arrivals are counted from 0.
@@ -211,6 +216,7 @@ impl Scheduler {
             max_tokens,
             stop_tokens,
             n_cached: None,
+            n_expected: size.n_cached,
             n_accepted: 0,
             n_rejected: 0,
             first_token_at: None,

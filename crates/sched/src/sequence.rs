@@ -11,7 +11,7 @@ use crate::kv::{Admission, Held, Host, Kv};
 use crate::radix::common_prefix;
 use crate::states::Marks;
 use crate::{
-    DraftTree, LaneShare, Rows, ScheduledSequence, SchedulerConfig, SchedulerOutput,
+    DraftTree, LaneShare, PromptSize, Rows, ScheduledSequence, SchedulerConfig, SchedulerOutput,
     SequenceUpdate, StateConfig, StepLoad, Tick, TransferId,
 };
 use pelton_base::{FinishReason, Namespace, RequestId, Slo, Source, TokenId, Usage};
@@ -88,6 +88,8 @@ pub(crate) struct Sequence {
     pub(crate) stop_tokens: Vec<TokenId>,
     /// Prompt tokens found in the cache at the first admission; `None` before it.
     pub(crate) n_cached: Option<usize>,
+    /// Tokens at its beginning that were expected in the cache when it came.
+    pub(crate) n_expected: usize,
     /// Drafts that were accepted.
     pub(crate) n_accepted: usize,
     /// Drafts that were rejected.
@@ -123,6 +125,11 @@ impl Sequence {
         }
     }
 
+    /// Its tokens, as they count while it waits.
+    pub(crate) fn size(&self) -> PromptSize {
+        PromptSize { n_tokens: self.tokens.len(), n_cached: self.n_expected }
+    }
+
     pub(crate) fn n_generated(&self) -> usize {
         self.tokens.len() - self.n_prompt
     }
@@ -148,6 +155,7 @@ impl Sequence {
             max_tokens: self.max_tokens,
             stop_tokens: self.stop_tokens.clone(),
             n_cached: None,
+            n_expected: self.tokens.len(),
             n_accepted: 0,
             n_rejected: 0,
             first_token_at: None,

@@ -16,6 +16,7 @@
 //! add 1 prompt=3 max=2 [stop=9]       queue request 1: a prompt of 3 tokens, at most 2 to generate
 //!       [tokens=5,6,7]                these tokens instead of zeros
 //!       [priority=1] [ttft=100] [tpot=20] [tenant=1] [salt=1] [fork=1]
+//!       [cached=2]                    tokens of the prompt that are expected in the cache
 //! draft 1 7,8 [after=-,-]             guess what follows: a chain, or each after the one named
 //! step [1=9] [1=5,6] [fail=2] [hold=0,3]   schedule, compute, update; sampled tokens are 7 unless
 //!      [abort=3]                      given; transfers that are not held are over with the step;
@@ -238,8 +239,11 @@ impl Story {
                 self.now += words[1].parse::<u64>().expect("milliseconds") * 1_000_000;
                 return "later\n".to_owned();
             }
-            "add" => scheduler.add(request(&words)),
-            "lead" => scheduler.add_led_at(request(&words), Tick(self.now)),
+            "add" => match optional(&words, "cached") {
+                None => scheduler.add(request(&words)),
+                Some(n_cached) => scheduler.add_at(request(&words), Tick(self.now), n_cached),
+            },
+            "lead" => scheduler.add_led_at(request(&words), Tick(self.now), 0),
             "extend" => scheduler.extend(id(words[1]), tokens(words[2])[0]),
             "branch" => scheduler.branch(id(words[1]), id(words[2]), tokens(words[3])[0]),
             "draft" => {

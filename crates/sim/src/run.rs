@@ -105,7 +105,7 @@ impl<'a> Run<'a> {
         self.prefixes.note(&marks);
         let slo = request.slo.or(self.default_slo(request));
         let id = self.live.insert(Live::new(*request, number, slo));
-        self.scheduler.add_at(Request { id, ask }, Tick(request.at_ns));
+        self.scheduler.add_at(Request { id, ask }, Tick(request.at_ns), size.n_cached);
     }
 
     fn judge(&self, prompt: PromptSize, service: &ServiceParams) -> Result<(), Refusal> {

@@ -8,9 +8,10 @@ use pelton_sched::{
 };
 use pelton_sim::Random;
 use pelton_sim::report::{Grouping, Ledger, Report};
-use pelton_sim::trace::{Tenants, Trace, TraceRequest, Workload, WorkloadKind};
+use pelton_sim::trace::{Prefix, Tenants, Trace, TraceRequest, Workload, WorkloadKind};
 use pelton_sim::{SimConfig, SimProgress, simulate};
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -160,6 +161,27 @@ fn who_cannot_be_served_in_time_is_refused_and_counted_against_goodput() {
         assert!(told.all.goodput_share < 1.0);
         assert!(told.all.goodput_share * 7.0 >= 1.0 - 1e-9);
     }
+}
+
+#[test]
+fn prompts_that_wait_delay_a_newcomer_by_what_of_them_is_not_cached() {
+    let choices = Choices { max_running: 1, ..Choices::default() };
+    let config = config(scheduler(1_000, 16, choices));
+    let refused = |prefix_of: fn(u64) -> u64| {
+        let request = |number: u64, at_us: u64| {
+            let prefix = Prefix { id: prefix_of(number), n_tokens: 640 };
+            TraceRequest::new(1_000 * at_us, 650, 100).with_prefix(prefix).expect("room")
+        };
+        // The first computes its prompt within 300 us, and then the others wait for its answer.
+        let mut requests: Vec<_> = (0..5).map(|i| request(i, 400 * i.min(1))).collect();
+        requests.push(request(5, 410));
+        requests[5].slo.ttft = Some(Duration::from_micros(100));
+        report(&serve(&config, &requests)).refused
+    };
+    assert_eq!(refused(|_| 7), BTreeMap::new(), "ten tokens of each");
+    assert_eq!(refused(|number| number)["deadline unreachable"], 1);
+    // Its own prompt is cached, and those that wait are not.
+    assert_eq!(refused(|number| number % 5)["deadline unreachable"], 1);
 }
 
 #[test]

@@ -9,8 +9,14 @@ use pelton_sched::{SequenceUpdate, Tick};
 use std::time::Instant;
 
 impl<E: Executor> EngineLoop<E> {
-    /// Introduces a search, whose route is known already.
-    pub(super) fn begin_search(&mut self, request: Request, params: BeamParams, at: Tick) {
+    /// Introduces a search, whose route is known already, and of whose prompt the first `n_cached`
+    /// tokens are expected in the cache.
+    pub(super) fn begin_search(
+        &mut self,
+        (request, n_cached): (Request, usize),
+        params: BeamParams,
+        at: Tick,
+    ) {
         let name = request.id;
         let room = self.scheduler.config().context_tokens() - request.ask.prompt.len();
         let n_most = request.ask.max_tokens.min(room);
@@ -22,7 +28,7 @@ impl<E: Executor> EngineLoop<E> {
             Ok((group, first)) => {
                 tracing::debug!(id = %name, width = params.width, "beam search taken");
                 self.beams.insert(group);
-                self.scheduler.add_led_at(first, at);
+                self.scheduler.add_led_at(first, at, n_cached);
             }
             Err(panicked) => {
                 self.metrics.n_panicked += 1;

@@ -27,6 +27,7 @@ fn sequence(id: u64, n_tokens: u32) -> Sequence {
         max_tokens: 1,
         stop_tokens: Vec::new(),
         n_cached: None,
+        n_expected: 0,
         n_accepted: 0,
         n_rejected: 0,
         first_token_at: None,

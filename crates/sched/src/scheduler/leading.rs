@@ -31,8 +31,8 @@ impl Scheduler {
     /// # Panics
     ///
     /// As [`add_at`](Self::add_at).
-    pub fn add_led_at(&mut self, request: Request, at: Tick) {
-        self.enter(request, at, Kind::Led);
+    pub fn add_led_at(&mut self, request: Request, at: Tick, n_cached: usize) {
+        self.enter(request, at, n_cached, Kind::Led);
     }
 
     /// Gives a request at rest its next token.

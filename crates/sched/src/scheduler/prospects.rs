@@ -47,7 +47,10 @@ impl Scheduler {
         });
         let waiting = self.queue.iter().map(|parked| {
             let sequence = parked.sequence();
-            (sequence.standing.rank(), cost.prefill_ns(0, sequence.tokens.len(), chunk))
+            let size = sequence.size();
+            let n_computed = size.n_computed();
+            let own_ns = cost.prefill_ns(size.n_tokens - n_computed, n_computed, chunk);
+            (sequence.standing.rank(), own_ns)
         });
         urgent.extend(running.chain(waiting).take(outlook::MOST_URGENT));
         urgent.sort_unstable();

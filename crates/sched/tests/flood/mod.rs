@@ -92,7 +92,7 @@ impl Flood {
             prediction: Vec::new(),
             constraint: None,
         };
-        self.scheduler.add_at(Request { id, ask }, Tick(self.now_ns));
+        self.scheduler.add_at(Request { id, ask }, Tick(self.now_ns), 0);
     }
 
     /// Carries out a step.
