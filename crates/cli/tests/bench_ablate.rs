@@ -50,6 +50,15 @@ fn flags_of_arrivals_are_refused_where_clients_wait_for_answers() {
 }
 
 #[test]
+fn a_round_without_any_answer_is_a_failure_with_the_reason() {
+    let long = ["bench", "ablate", "-n", "2", "--lengths", "4000:4000"];
+    let ended = pelton(&[&long[..], &["--technique", "max_running=2"]].concat());
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    let line = "error: plain: no request was answered: prompt too long";
+    assert!(ended.stderr.contains(line), "{}", ended.stderr);
+}
+
+#[test]
 fn a_technique_that_fails_keeps_what_was_measured_before() {
     let more = ["--technique", "max_running=2,kv_memory=1KiB", "--json"];
     let ended = pelton(&[&TINY[..], &more].concat());

@@ -170,11 +170,14 @@ fn the_real_engine_serves_a_workload_by_the_clock_and_by_concurrency() {
 
 #[test]
 fn a_load_without_any_answer_is_a_failure_with_the_reason() {
-    let args = ["bench", "load", "-n", "2", "--lengths", "4000:4000", "--threads", "1"];
-    let outcome = pelton(&args);
-    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
-    assert!(outcome.stdout.contains("2 refused"), "{}", outcome.stdout);
-    assert!(outcome.stderr.contains("error: no request was answered: "), "{}", outcome.stderr);
+    let drive = ["bench", "load", "-n", "2", "--lengths", "4000:4000", "--threads", "1"];
+    let simulate = ["bench", "sim", "-n", "2", "--max-context", "8"];
+    for args in [&drive[..], &simulate] {
+        let outcome = pelton(args);
+        assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+        assert!(outcome.stdout.contains("2 refused"), "{}", outcome.stdout);
+        assert!(outcome.stderr.contains("error: no request was answered: "), "{}", outcome.stderr);
+    }
     let clocked = ["bench", "load", "--concurrency", "2", "--arrivals", "bursty"];
     pelton(&clocked).assert_refused(&["--concurrency", "--arrivals"]);
 }

@@ -17,8 +17,8 @@ use crate::queue::Queue;
 use crate::sequence::{Loading, Parked, Preempted, Running, Sequence, Standing, Waiting};
 use crate::tenants::Tenants;
 use crate::{
-    DraftTree, KvAllocation, Policy, PromptSize, RadixStats, Refusal, SchedulerConfig, Signals, StepOutput,
-    StepUpdates, Tick, config,
+    DraftTree, KvAllocation, Policy, PromptSize, RadixStats, Refusal, SchedulerConfig, Signals,
+    StepOutput, StepUpdates, Tick, config,
 };
 use pelton_base::{Ask, FinishReason, Namespace, Request, RequestId, TokenId};
 

@@ -42,8 +42,8 @@ pub(crate) struct Served<'a> {
 ///
 /// # Errors
 ///
-/// Techniques that are no settings, models that cannot be loaded, a trace that is wrong, Ctrl-C. Rounds
-/// that were measured before are reported.
+/// Techniques that are no settings, models that cannot be loaded, a trace that is wrong, a round
+/// without any answer, Ctrl-C. Rounds that were measured before are reported.
 pub(super) fn measure(args: &BenchAblateArgs) -> Result<()> {
     let why = "clients send a request once another has ended";
     args.workload.refuse(&["--rate", "--arrivals"], why)?;
@@ -92,7 +92,7 @@ pub(super) fn measure(args: &BenchAblateArgs) -> Result<()> {
 ///
 /// # Errors
 ///
-/// Models that cannot be loaded, a trace that is wrong.
+/// Models that cannot be loaded, a trace that is wrong, a round without any answer.
 pub(crate) fn rounds(
     served: &Served<'_>,
     n_rounds: usize,
@@ -118,7 +118,8 @@ pub(crate) fn rounds(
     })
 }
 
-/// Loads a model and serves the workload once; `None` when Ctrl-C came before the end.
+/// Loads a model and serves the workload once; `None` when Ctrl-C came before the end. A round without
+/// any answer is an error.
 async fn one(
     served: &Served<'_>,
     chosen: &Chosen,
@@ -136,12 +137,15 @@ async fn one(
     let run = drive(&llm, served.trace, &config, interrupts.next(), &show).await;
     bar.finish_and_clear();
     let run = run.map_err(super::failure)?;
+    if run.is_interrupted {
+        return Ok(None);
+    }
     let report = RunReport::new(&run.ledger, served.grouping);
+    super::expect_answers(report.unanswered().map(str::to_owned))?;
     let middle = |times: &Option<Distribution>| times.as_ref().map_or(0.0, |times| times.p50);
-    let round = Round {
+    Ok(Some(Round {
         tokens_per_s: report.all.output_tokens_per_s,
         ttft_ms: middle(&report.all.ttft_ms),
         end_to_end_ms: middle(&report.all.end_to_end_ms),
-    };
-    Ok((!run.is_interrupted).then_some(round))
+    }))
 }

@@ -6,7 +6,6 @@ use pelton_bench::{Pace, bytes};
 use pelton_llm::LlmInfo;
 use pelton_sim::report::Served;
 
-use super::serve::expect_answers;
 use crate::args::BenchLoadArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupts;
@@ -52,7 +51,7 @@ pub(super) fn load(args: &BenchLoadArgs) -> Result<()> {
     served.add(llm.info().name.clone(), &run.ledger, workload.grouping(&trace));
     served.interrupted = run.is_interrupted;
     super::finish(&Driven(&served), |report| report.0.render(), noise, args.json)?;
-    expect_answers(served.unanswered())
+    super::expect_answers(served.unanswered())
 }
 
 /// The serving engine in words.

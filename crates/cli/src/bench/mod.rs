@@ -114,6 +114,12 @@ pub(crate) fn finish<R: Reported>(
     write(&text, report.is_interrupted())
 }
 
+/// Refuses a run without an answer, for this reason.
+fn expect_answers(unanswered: Option<String>) -> Result<()> {
+    unanswered
+        .map_or(Ok(()), |why| Err(Failure::internal(format!("no request was answered: {why}"))))
+}
+
 /// A report with the machine and the command.
 fn record<R: Reported>(report: &R, noise: Option<Noise>) -> Record<'_, R> {
     let command = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();

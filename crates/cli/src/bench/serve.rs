@@ -4,7 +4,7 @@ use pelton_bench::record::{NoiseWatch, Worker};
 use pelton_bench::serve::{Bench, ServeReport, Traffic};
 
 use crate::args::BenchServeArgs;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::interrupt::Interrupts;
 use crate::progress;
 
@@ -54,13 +54,7 @@ pub(super) fn measure(args: &BenchServeArgs) -> Result<()> {
     });
     // The run is printed, whatever became of the file.
     super::finish(&report, ServeReport::render, noise, args.json).and(written)?;
-    expect_answers(report.unanswered())
-}
-
-/// Refuses a run without an answer, for this reason.
-pub(super) fn expect_answers(unanswered: Option<String>) -> Result<()> {
-    unanswered
-        .map_or(Ok(()), |why| Err(Failure::internal(format!("no request was answered: {why}"))))
+    super::expect_answers(report.unanswered())
 }
 
 /// The program that did the work of a run.

@@ -22,7 +22,7 @@ const DEFAULT_REQUESTS: u64 = 10_000;
 /// # Errors
 ///
 /// A trace or prices that are wrong, flags that contradict each other, a scheduler that gets stuck,
-/// Ctrl-C.
+/// Ctrl-C, and a run in which no request was answered.
 pub(super) fn simulate(args: &BenchSimArgs) -> Result<()> {
     let stop = StopFlag::listen()?;
     let prices = args.prices()?;
@@ -54,7 +54,8 @@ pub(super) fn simulate(args: &BenchSimArgs) -> Result<()> {
     }
     served.interrupted = stop.is_set();
     // The simulator has a clock of its own, which nothing else on the machine changes.
-    super::finish(&Simulated(&served), |report| report.0.render(), None, args.json)
+    super::finish(&Simulated(&served), |report| report.0.render(), None, args.json)?;
+    super::expect_answers(served.unanswered())
 }
 
 /// One simulation, until its end or until Ctrl-C.

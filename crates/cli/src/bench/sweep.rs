@@ -8,7 +8,7 @@ use pelton_bench::serve::{Bench, ServeReport, Texts};
 use pelton_bench::sweep::{Load, Point, Report};
 use pelton_bench::{Pace, Progress};
 
-use super::serve::{expect_answers, worker};
+use super::serve::worker;
 use crate::args::BenchSweepArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupts;
@@ -66,7 +66,7 @@ pub(super) fn measure(args: &BenchSweepArgs) -> Result<()> {
     report.interrupted = is_interrupted;
     let printed = super::finish(&report, Report::render, noise, args.json);
     failure.map_or(printed, Err)?;
-    expect_answers(report.unanswered())
+    super::expect_answers(report.unanswered())
 }
 
 /// The points until Ctrl-C or an error, the workload and the server in words.

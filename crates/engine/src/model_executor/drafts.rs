@@ -209,7 +209,10 @@ impl<D: Ops> ModelExecutor<D> {
 
     /// Ends a request that cannot go on.
     fn fail(&mut self, id: RequestId, fault: Fault) -> bool {
-        tracing::error!(%id, "{fault}");
+        match fault.is_of_request() {
+            true => tracing::debug!(%id, "{fault}"),
+            false => tracing::error!(%id, "{fault}"),
+        }
         self.faults.push((id, fault));
         false
     }

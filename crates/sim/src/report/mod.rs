@@ -119,6 +119,14 @@ pub struct Grouping<'a> {
 }
 
 impl Report {
+    /// The reason why no request was answered; `None` where some were, or where none came.
+    pub fn unanswered(&self) -> Option<&'static str> {
+        if self.offered == 0 || self.all.finished > 0 {
+            return None;
+        }
+        Some(self.refused.keys().next().unwrap_or(&"all failed"))
+    }
+
     /// Sums a run up.
     pub fn new(ledger: &Ledger, grouping: Grouping<'_>) -> Self {
         let Ledger { n_offered, records, refusals, duration_s, totals, service } = ledger;

@@ -45,12 +45,9 @@ impl Served {
     /// The reason why no request of any run was answered; `None` where some were, or where none
     /// came.
     pub fn unanswered(&self) -> Option<String> {
-        let offered: u64 = self.reports().map(|report| report.offered).sum();
-        if offered == 0 || self.reports().any(|report| report.all.finished > 0) {
-            return None;
-        }
-        let mut refused = self.reports().flat_map(|report| report.refused.keys());
-        Some(refused.next().map_or_else(|| "all failed".to_owned(), |&reason| reason.to_owned()))
+        let came = self.reports().filter(|report| report.offered > 0);
+        let reasons: Option<Vec<_>> = came.map(Report::unanswered).collect();
+        reasons?.first().map(|&reason| reason.to_owned())
     }
 
     /// The reports, each with the name of its run.
