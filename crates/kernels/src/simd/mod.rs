@@ -53,6 +53,15 @@ pub(crate) use {avx2::Avx2, avx512::Avx512};
 /// Number of lanes of the canonical order.
 pub(crate) const LANES: usize = 16;
 
+/// Reads a number for nothing but to have its line in the first-level cache.
+///
+/// A processor may drop a prefetch while it waits for many lines; this it may not.
+#[inline(always)]
+pub(crate) fn touch(x: &f32) {
+    // SAFETY: a reference may be read. The read is volatile, so that it is not left out.
+    unsafe { std::ptr::from_ref(x).read_volatile() };
+}
+
 /// A generic algorithm with its arguments, for [`Simd::apart`].
 pub(crate) trait Task<S> {
     /// Its result.
