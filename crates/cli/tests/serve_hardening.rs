@@ -76,7 +76,10 @@ fn a_server_without_more_files_closes_the_idlest_connection() {
 
 #[test]
 fn a_closed_terminal_drains_the_server_unless_it_was_to_ignore_that() {
-    let mut server = Server::start(&[]).expect("it listens");
+    let args = ["serve", "--port", "0"];
+    // These tests may run where SIGHUP is ignored.
+    let heeded = "exec env --default-signal=HUP \"$0\" \"$@\"";
+    let mut server = Server::start_by(command_after(heeded, &args)).expect("it listens");
     let mut stream = BufReader::new(server.send(&completion(server.address(), "", 200, true)));
     let mut line = String::new();
     while !line.contains("\"text\"") {
@@ -89,7 +92,6 @@ fn a_closed_terminal_drains_the_server_unless_it_was_to_ignore_that() {
     assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("[DONE]"), "{rest}");
     assert_eq!(server.wait().code(), Some(0));
 
-    let args = ["serve", "--port", "0"];
     let mut server = Server::start_by(command_after("trap '' HUP", &args)).expect("it listens");
     signal("HUP", server.pid());
     signal("HUP", server.pid());

@@ -60,6 +60,12 @@ impl PromptSize {
         self.n_tokens.saturating_sub(self.n_cached).max(1)
     }
 
+    /// Time of the prompt alone on the machine, in nanoseconds.
+    pub(crate) fn prefill_ns(self, cost: &StepCost, chunk: usize) -> u64 {
+        let n_computed = self.n_computed();
+        cost.prefill_ns(self.n_tokens.saturating_sub(n_computed), n_computed, chunk)
+    }
+
     /// The size that counts where this prompt waits: a fork finds its tokens at its parent.
     pub(crate) fn waiting(self, service: &ServiceParams) -> Self {
         let n_cached = if service.fork_of.is_some() { self.n_tokens } else { self.n_cached };
@@ -97,9 +103,7 @@ impl Outlook {
 
     /// Time of a prompt alone on the machine.
     fn own_ns(&self, prompt: PromptSize, config: &SchedulerConfig) -> u64 {
-        let n_computed = prompt.n_computed();
-        let n_before = prompt.n_tokens.saturating_sub(n_computed);
-        self.cost.prefill_ns(n_before, n_computed, config.choices.chunk_tokens())
+        prompt.prefill_ns(&self.cost, config.choices.chunk_tokens())
     }
 
     /// The rank that the policy gives a request that arrives now. As in the queue, its whole prompt

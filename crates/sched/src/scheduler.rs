@@ -216,7 +216,8 @@ impl Scheduler {
             max_tokens,
             stop_tokens,
             n_cached: None,
-            n_expected: size.n_cached,
+            // A scored prompt is computed whole.
+            n_expected: if is_scored { 0 } else { size.n_cached },
             n_accepted: 0,
             n_rejected: 0,
             first_token_at: None,

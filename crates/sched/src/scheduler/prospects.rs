@@ -47,10 +47,7 @@ impl Scheduler {
         });
         let waiting = self.queue.iter().map(|parked| {
             let sequence = parked.sequence();
-            let size = sequence.size();
-            let n_computed = size.n_computed();
-            let own_ns = cost.prefill_ns(size.n_tokens - n_computed, n_computed, chunk);
-            (sequence.standing.rank(), own_ns)
+            (sequence.standing.rank(), sequence.size().prefill_ns(cost, chunk))
         });
         urgent.extend(running.chain(waiting).take(outlook::MOST_URGENT));
         urgent.sort_unstable();
