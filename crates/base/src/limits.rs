@@ -110,6 +110,9 @@ pub const TENSOR_RANK: usize = 8;
 /// Tokens of a step where nothing else is chosen, and so of the longest piece of a prompt that is computed
 /// at once.
 pub const STEP_TOKENS: usize = 512;
+/// Tokens of one block of keys and values where nothing else is chosen: a whole group of the kernels, so
+/// that no place is padding.
+pub const BLOCK_TOKENS: usize = 16;
 
 /// Whether our reader of JSON keeps the digits of a number: it rounds whole numbers of more than 64
 /// bits. One with a point or an exponent may be rounded as every reader of JSON does.

@@ -31,9 +31,7 @@ impl Shared {
     }
 }
 
-/// Tokens of one KV block.
-pub(crate) const BLOCK_TOKENS: usize = 16;
-pub(crate) use pelton_base::limits::STEP_TOKENS;
+pub(crate) use pelton_base::limits::{BLOCK_TOKENS, STEP_TOKENS};
 
 /// Starts an engine for at most `n_requests` requests at once, with room for the keys and values of this
 /// many blocks of tokens; steps are never cut short for time.

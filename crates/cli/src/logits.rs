@@ -6,6 +6,7 @@
 use std::io::Write;
 
 use pelton_base::TokenId;
+use pelton_base::limits::BLOCK_TOKENS;
 use pelton_model::{BlockTables, EncoderSpec, ForwardInput, ForwardSequence, Lane};
 use serde::Serialize;
 
@@ -15,8 +16,6 @@ use crate::model;
 
 /// Rows computed at once: bounds the memory of the logits, changes no bit of them.
 const CHUNK_TOKENS: usize = 64;
-/// Tokens of one KV block.
-const BLOCK_TOKENS: usize = 16;
 
 /// One line of output.
 #[derive(Debug, PartialEq, Serialize)]

@@ -65,7 +65,8 @@ pub use event::{
 };
 pub use generating::Generating;
 pub use llm::{Llm, LlmInfo, LlmParts, StateInfo};
-pub use options::{BLOCK_TOKENS, LlmOptions};
+pub use options::LlmOptions;
+pub use pelton_base::limits::BLOCK_TOKENS;
 pub use pelton_engine::spec::Verification;
 pub use pelton_engine::{
     EngineMetrics, Fault, LogitsProcessor, LogprobsMode, Mark, MarkKind, Mix, Panicked, Quantiles,

@@ -1,6 +1,6 @@
 //! How a model is loaded and run: the limits, and the parts that choose.
 
-use pelton_base::limits;
+use pelton_base::limits::{self, BLOCK_TOKENS};
 use pelton_engine::spec::Proposer;
 use pelton_engine::{EngineConfig, LogprobsMode, SpecConfig, SpecMethod};
 use pelton_model::{ActivationGroup, Compute, KvDtype, PackedCache, RoundTo, StateDtype};
@@ -10,8 +10,6 @@ use crate::draft;
 use crate::error::LlmError;
 use crate::reference::ModelRef;
 
-/// Tokens of one KV block.
-pub const BLOCK_TOKENS: usize = 16;
 /// Tokens of a prompt between two states that are kept.
 const STATE_INTERVAL_TOKENS: usize = 2048;
 /// Most tokens of one KV block: longer blocks are longer than most requests.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use pelton_base::limits::BLOCK_TOKENS;
 use pelton_quant::{Compute, RoundTo};
 use pelton_tensor::{ActivationGroup, DType, KvDtype, StateDtype, TensorSource};
 
@@ -13,10 +14,6 @@ use crate::files::{ModelFiles, ModelKind};
 use crate::kv::KvFootprint;
 use crate::load::{self, QuantizedTotals, quantized_totals, weight_bytes};
 use crate::state::StateShape;
-
-/// Tokens of the block from which the bytes of one token are computed: a whole group, so that they
-/// include no padding.
-const BLOCK_TOKENS: usize = 16;
 
 /// The encoder of an encoder-decoder model.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]

@@ -157,8 +157,22 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("request_not_found")
     }
 
-    pub(crate) fn no_route(path: &str) -> Self {
-        let message = format!("there is nothing at {path}");
+    /// A path without a route; `meant` is that of a route which has more or less of a base URL.
+    pub(crate) fn no_route(path: &str, meant: Option<&str>) -> Self {
+        let mut message = format!("there is nothing at {}", brief(path));
+        if let Some(meant) = meant {
+            let asked = path.trim_end_matches('/');
+            let _ = match (meant.strip_suffix(asked), asked.strip_suffix(meant)) {
+                (Some(more), _) if !more.is_empty() => {
+                    write!(message, "; a base URL that ends in {more} leads to {meant}")
+                }
+                (_, Some(less)) if !less.is_empty() => {
+                    let less = brief(less);
+                    write!(message, "; a base URL without {less} at its end leads to {meant}")
+                }
+                _ => write!(message, "; did you mean {meant}?"),
+            };
+        }
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("not_found")
     }
 
@@ -173,8 +187,12 @@ impl ApiError {
         Self::new(StatusCode::INSUFFICIENT_STORAGE, "server_error", message).code("storage_full")
     }
 
-    pub(crate) fn wrong_method(method: &str, path: &str) -> Self {
-        let message = format!("{path} does not answer to {method}");
+    /// A path that has routes for `methods` alone.
+    pub(crate) fn wrong_method(method: &str, path: &str, methods: &[&str]) -> Self {
+        let mut message = format!("{} does not answer to {method}", brief(path));
+        for (i, method) in methods.iter().enumerate() {
+            let _ = write!(message, "{} {method}", if i > 0 { " and" } else { ", but to" });
+        }
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
             .code("method_not_allowed")
     }

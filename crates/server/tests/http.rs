@@ -188,8 +188,22 @@ async fn every_error_is_json_and_names_what_is_wrong() {
     assert_eq!(server.raw(&bad(&"[".repeat(1500))).await.error().0, 400);
     let wrong_type = bad("{}").replace("application/json", "text/plain");
     assert_eq!(server.raw(&wrong_type).await.error().0, 415);
+    let message = async |path: &str| server.get(path).await.json()["error"]["message"].clone();
     assert_eq!(server.get("/v1/nothing").await.error().0, 404);
+    for (path, way) in [
+        ("/v1/nothing", ""),
+        ("/models", "; a base URL that ends in /v1 leads to /v1/models"),
+        ("/v1/version", "; a base URL without /v1 at its end leads to /version"),
+        ("/v1/models/", "; did you mean /v1/models?"),
+    ] {
+        assert_eq!(message(path).await, format!("there is nothing at {path}{way}"));
+    }
     assert_eq!(server.get("/v1/completions").await.error().0, 405);
+    let but = "/v1/completions does not answer to GET, but to POST";
+    assert_eq!(message("/v1/completions").await, but);
+    let compact = server.post("/v1/responses/compact", json!({})).await.json();
+    let but = "/v1/responses/compact does not answer to POST, but to GET and DELETE";
+    assert_eq!(compact["error"]["message"], but);
     let chunked = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
         content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
     let chunked = format!("{chunked}bb8\r\n{}\r\n0\r\n\r\n", " ".repeat(3000));

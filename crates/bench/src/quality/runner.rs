@@ -3,15 +3,13 @@
 use std::ops::Range;
 
 use pelton_base::TokenId;
+use pelton_base::limits::BLOCK_TOKENS;
 use pelton_model::{BlockTables, CpuDevice, Decoder, Device, ForwardInput, ForwardSequence, Lane};
 use pelton_sampling::Scorer;
 
 use super::rows::likeliest;
 use super::{CHUNK_ROWS, text};
 use crate::{BenchError, Result};
-
-/// Tokens of one KV block.
-const BLOCK_TOKENS: usize = 16;
 
 /// One sequence at a time with its keys and values.
 pub(super) struct Runner {

@@ -18,6 +18,7 @@
 use std::collections::BTreeMap;
 
 use pelton_base::TokenId;
+use pelton_base::limits::BLOCK_TOKENS;
 use pelton_quant::Compute;
 use pelton_tensor::{DType, KvDtype, StateDtype, TensorView};
 
@@ -33,9 +34,6 @@ use crate::layer::Norm;
 use crate::load::{LayerWeights, Weights, walk_ends, walk_layer};
 use crate::rope::RopeTable;
 use crate::state::{Lane, StateShape};
-
-/// Tokens of one KV block.
-const BLOCK_TOKENS: usize = 16;
 
 /// One text between two layers.
 #[derive(Clone, Debug, Default)]

@@ -20,6 +20,7 @@ mod pooling;
 mod spec;
 
 use pelton_base::TokenId;
+use pelton_base::limits::BLOCK_TOKENS;
 
 use crate::decoder::{Decoder, ForwardInput};
 use crate::device::{BlockTables, ForwardSequence, Ops};
@@ -28,9 +29,6 @@ pub use classes::{ClassActivation, ClassSpec};
 pub use dense::Dense;
 pub use pooling::{Pooling, UnknownPooling};
 pub use spec::EmbedSpec;
-
-/// Tokens of one KV block; each text takes whole blocks.
-const BLOCK_TOKENS: usize = 16;
 
 /// Tokens of a step unless one text has more: enough for every product to be limited by arithmetic,
 /// few enough that waiting texts do not wait long.

@@ -29,7 +29,7 @@ mod version;
 use std::panic::AssertUnwindSafe;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{MatchedPath, Request};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -55,10 +55,8 @@ pub(crate) fn is_for_operators(path: &str) -> bool {
 pub(crate) fn router(state: AppState) -> Router {
     let cors = state.config().cors_origins.layer();
     table::routed()
-        .fallback(async |request: Request| ApiError::no_route(request.uri().path()))
-        .method_not_allowed_fallback(async |request: Request| {
-            ApiError::wrong_method(request.method().as_str(), request.uri().path())
-        })
+        .fallback(no_route)
+        .method_not_allowed_fallback(wrong_method)
         .layer(axum::middleware::from_fn(catch_panic))
         .layer(axum::middleware::from_fn_with_state(state.clone(), lenient::layer))
         .layer(axum::middleware::from_fn(routed::layer))
@@ -77,10 +75,21 @@ pub(crate) fn router(state: AppState) -> Router {
 /// before, so each carries a [`Caller`](crate::access::Caller).
 pub(crate) fn inner(state: AppState) -> Router {
     table::routed()
-        .fallback(async |request: Request| ApiError::no_route(request.uri().path()))
+        .fallback(no_route)
         .layer(axum::middleware::from_fn(catch_panic))
         .layer(axum::middleware::from_fn_with_state(state.clone(), crate::otlp::layer))
         .with_state(state)
+}
+
+async fn no_route(request: Request) -> ApiError {
+    let path = request.uri().path();
+    ApiError::no_route(path, table::meant(path))
+}
+
+async fn wrong_method(request: Request) -> ApiError {
+    let matched = request.extensions().get::<MatchedPath>();
+    let methods = table::methods(matched.map_or("", MatchedPath::as_str));
+    ApiError::wrong_method(request.method().as_str(), request.uri().path(), &methods)
 }
 
 /// Turns a panic into an answer; the panic hook has written its message to standard error.

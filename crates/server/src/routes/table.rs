@@ -119,6 +119,21 @@ pub(crate) fn need(method: &Method, path: Option<&str>) -> Need {
     found.copied().unwrap_or(Need::User)
 }
 
+/// The route that a path without one meant: the nearest that has more or less of a base URL before it,
+/// or that has no slash at its end.
+pub(super) fn meant(path: &str) -> Option<&'static str> {
+    let asked = path.trim_end_matches('/');
+    let is_near = |route: &&str| route.ends_with(asked) || asked.ends_with(route);
+    let plain = ROUTES.iter().map(|route| route.path).filter(|path| !path.contains('{'));
+    let near = plain.filter(|path| !asked.is_empty() && *path != "/").filter(is_near);
+    near.min_by_key(|route| route.len().abs_diff(asked.len()))
+}
+
+/// The methods of a path as axum writes it.
+pub(super) fn methods(path: &str) -> Vec<&'static str> {
+    ROUTES.iter().filter(|route| route.path == path).map(|route| route.method.as_str()).collect()
+}
+
 /// A router of all routes.
 pub(super) fn routed() -> Router<AppState> {
     ROUTES.iter().fold(Router::new(), |all, route| all.route(route.path, (route.handler)()))
@@ -142,6 +157,25 @@ mod tests {
         for url in crate::batch::URLS {
             let is_its = |route: &&Route| route.path == *url && route.method == Method::POST;
             assert!(ROUTES.iter().any(|route| is_its(&route)), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_path_with_more_or_less_of_a_base_url_means_a_route() {
+        for (path, route) in [
+            ("/chat/completions", Some("/v1/chat/completions")),
+            ("/completions", Some("/v1/completions")),
+            ("/models", Some("/v1/models")),
+            ("/v1/v1/messages", Some("/v1/messages")),
+            ("/openai/v1/chat/completions", Some("/v1/chat/completions")),
+            ("/v1/health", Some("/health")),
+            ("/v1/chat/completions/", Some("/v1/chat/completions")),
+            ("/v1", None),
+            ("/v1/completion", None),
+            ("/completions/v1", None),
+            ("//", None),
+        ] {
+            assert_eq!(meant(path), route, "{path}");
         }
     }
 

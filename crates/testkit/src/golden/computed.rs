@@ -1,14 +1,12 @@
 //! The logits that some files compute of a golden model's tokens.
 
+use pelton_base::limits::BLOCK_TOKENS;
 use pelton_model::{
     BlockTables, Compute, ForwardInput, ForwardSequence, Lane, LoadOptions, ModelError, ModelFiles,
     load_cpu,
 };
 
 use super::GoldenDecoder;
-
-/// Tokens of one KV block.
-const BLOCK_TOKENS: usize = 16;
 
 impl GoldenDecoder {
     /// The rows of [`logits`](Self::logits) that a model of the same shape computes in f32 on one

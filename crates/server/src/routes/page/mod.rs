@@ -94,7 +94,8 @@ fn answer(
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
     let found = FILES.iter().position(|file| file.name == name);
-    let idx = found.filter(|_| state.config().page).ok_or_else(|| ApiError::no_route(path))?;
+    let idx =
+        found.filter(|_| state.config().page).ok_or_else(|| ApiError::no_route(path, None))?;
     let (file, tag) = (&FILES[idx], &TAGS[idx]);
     let is_known = headers
         .get_all(header::IF_NONE_MATCH)
