@@ -102,11 +102,11 @@ impl ApiError {
             .code("model_loading")
     }
 
-    /// A model that could not be loaded.
-    pub(crate) fn model_not_loaded(name: &str, why: &str) -> Self {
+    /// A model that could not be loaded; with `is_final` it never can.
+    pub(crate) fn model_not_loaded(name: &str, why: &str, is_final: bool) -> Self {
         let message = format!("the model `{name}` cannot be loaded: {why}");
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message)
-            .code("model_not_loaded")
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message);
+        Self { is_final, ..error.code("model_not_loaded") }
     }
 
     /// A model that is to be loaded anew and was given to the server loaded.

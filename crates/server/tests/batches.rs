@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::harness::house::House;
+use crate::harness::loading::{WEIGHT_BYTES, spec};
 use crate::harness::parrot::{Gate, gated_parrot, parrot};
-use crate::harness::{self, Answer, Running, start, start_with};
+use crate::harness::{self, Answer, Running, start, start_models, start_with};
 use pelton_gateway::Limit;
 use pelton_llm::Llm;
-use pelton_server::{Access, KeysError, ServeConfig, Server, Tenant, change_keys};
+use pelton_server::{Access, Catalog, KeysError, ServeConfig, Server, Tenant, change_keys};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -292,6 +293,20 @@ async fn a_file_or_batch_that_is_wrong_is_refused_by_name() {
         let answer = client.get(&format!("/v1/files?{query}")).await;
         assert_eq!(answer.error(), (400, Some(param.to_owned()), None), "{}", answer.body);
     }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_whose_model_can_never_be_loaded_fails() {
+    let specs = vec![spec("a", &Arc::default())];
+    let catalog = Catalog::new(specs, Some(WEIGHT_BYTES / 2)).expect("a model");
+    let server = start_models(catalog, ServeConfig::default()).await;
+    let client = Client::new(&server);
+    let batch = client.ended(&client.batch(&[line(0)]).await).await;
+    assert_eq!((&batch["status"], counts(&batch)), (&json!("completed"), (1, 0, 1)));
+    let results = client.results(&batch, "error_file_id").await;
+    let error = &results[0]["response"]["body"]["error"];
+    assert_eq!(error["code"], "model_not_loaded", "{error}");
     server.stop().await;
 }
 

@@ -144,6 +144,19 @@ async fn idle_models_make_room_and_busy_ones_do_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_that_is_too_large_alone_is_refused_for_good_and_unloads_none() {
+    let (server, _a, b) = two(Some(WEIGHT_BYTES * 3 / 2)).await;
+    assert_eq!(server.complete(ask("a")).await.status, 200);
+    b.is_large.store(true, Ordering::SeqCst);
+    let refused = server.complete(ask("b")).await;
+    assert_eq!(refused.error(), (503, None, Some("model_not_loaded".to_owned())));
+    assert!(refused.body.contains("`models_memory` is 150 MiB"), "{}", refused.body);
+    assert!(refused.head.contains("x-should-retry: false"), "{}", refused.head);
+    assert_eq!(state(&server, "a").await["state"], "loaded");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_without_requests_is_unloaded_after_its_time() {
     let loader = Arc::<Parrots>::default();
     let keep_alive = Some(Duration::ZERO);

@@ -69,10 +69,11 @@ pub(super) async fn call(
         return Answer::Whole(error.status.as_u16(), body);
     };
     match status {
-        // A line that no limit will ever let through is answered with its refusal.
+        // A line that will never be let through, or whose model can never be loaded, is answered with
+        // its refusal.
         StatusCode::TOO_MANY_REQUESTS if is_worth_trying => Answer::Later(wait),
         StatusCode::SERVICE_UNAVAILABLE if is_final(&body) => Answer::Stopped(message(&body)),
-        StatusCode::SERVICE_UNAVAILABLE => Answer::Later(wait),
+        StatusCode::SERVICE_UNAVAILABLE if is_worth_trying => Answer::Later(wait),
         status => Answer::Whole(status.as_u16(), body),
     }
 }

@@ -19,6 +19,7 @@ use super::directory::{Directory, check};
 use super::entry::{Entry, Standing};
 use super::room::Room;
 use super::routing::{Chosen, Load, Routing, Rules, Traits};
+use super::spec::LoadFailure;
 use super::{AUTO, Model, ModelSpec, ModelsError, Served};
 use crate::error::ApiError;
 
@@ -137,7 +138,7 @@ impl Catalog {
             None => Entry::unloaded(spec.clone()),
         };
         match is_wanted.then(|| self.replace(&next, &spec)) {
-            Some(Err(why)) => {
+            Some(Err(LoadFailure { why, .. })) => {
                 let outcome = if before.is_some() { "stays as it was" } else { "is not served" };
                 lines.push(format!("model {name} {outcome}: {why}"));
                 return before.cloned();
@@ -174,7 +175,9 @@ impl Catalog {
             }
             self.ensure(entry).map_err(|why| match why {
                 NotLoaded::Busy => unreachable!("nobody else waits"),
-                NotLoaded::Failed(why) => ModelsError::Load { name: entry.name.clone(), why },
+                NotLoaded::Failed(LoadFailure { why, .. }) => {
+                    ModelsError::Load { name: entry.name.clone(), why }
+                }
             })?;
         }
         Ok(())
@@ -325,16 +328,16 @@ impl Catalog {
     }
 
     /// Loads a model and makes it the current version; the caller has the turn.
-    fn replace(&self, entry: &Entry, spec: &ModelSpec) -> Result<Model, String> {
+    fn replace(&self, entry: &Entry, spec: &ModelSpec) -> Result<Model, LoadFailure> {
         let outcome = {
             let _loading = entry.loading();
             self.load_beside(entry, spec)
         };
         let mut slot = entry.slot();
         let old = match outcome {
-            Err(why) => {
-                slot.trouble = Some(why.clone());
-                return Err(why);
+            Err(failure) => {
+                slot.trouble = Some(failure.why.clone());
+                return Err(failure);
             }
             Ok(served) => {
                 slot.n_loads += 1;
@@ -353,18 +356,27 @@ impl Catalog {
     }
 
     /// Loads a model once there is memory for it.
-    fn load_beside(&self, entry: &Entry, spec: &ModelSpec) -> Result<Served, String> {
+    fn load_beside(&self, entry: &Entry, spec: &ModelSpec) -> Result<Served, LoadFailure> {
         let mut most_bytes = None;
         if self.room.n_left().is_some() {
             let n_bytes = spec.loader.weight_bytes()?;
             self.make_room(entry, n_bytes)?;
             most_bytes = self.room.n_left();
         }
-        spec.loader.load(most_bytes)
+        Ok(spec.loader.load(most_bytes)?)
     }
 
-    /// Unloads idle models, the longest idle one first, until so many bytes are left.
-    fn make_room(&self, keep: &Entry, n_bytes: u64) -> Result<(), String> {
+    /// Unloads idle models, the longest idle one first, until so many bytes are left; none for a model
+    /// that alone is too large.
+    fn make_room(&self, keep: &Entry, n_bytes: u64) -> Result<(), LoadFailure> {
+        let (needs, budget) = (n_bytes.div_ceil(1 << 20), self.room.budget().unwrap_or(u64::MAX));
+        if n_bytes > budget {
+            let all = budget >> 20;
+            let why = format!(
+                "its weights need {needs} MiB, and `models_memory` is {all} MiB for all models"
+            );
+            return Err(LoadFailure { why, is_final: true });
+        }
         while self.room.n_left().is_some_and(|n_left| n_left < n_bytes) {
             let directory = self.directory();
             let idle = directory.entries.iter().filter(|entry| entry.name != keep.name);
@@ -377,17 +389,12 @@ impl Catalog {
         if self.room.waits_for(n_bytes, FREEING) {
             return Ok(());
         }
-        let (needs, budget) = (n_bytes.div_ceil(1 << 20), self.room.budget().unwrap_or(u64::MAX));
-        Err(if n_bytes > budget {
-            let all = budget >> 20;
-            format!("its weights need {needs} MiB, and `models_memory` is {all} MiB for all models")
-        } else {
-            let left = self.room.n_left().unwrap_or(u64::MAX) >> 20;
-            format!(
-                "its weights need {needs} MiB of memory, and {left} MiB are left while other models \
-                 answer requests; `models_memory` is the limit for all models together"
-            )
-        })
+        let left = self.room.n_left().unwrap_or(u64::MAX) >> 20;
+        let why = format!(
+            "its weights need {needs} MiB of memory, and {left} MiB are left while other models \
+             answer requests; `models_memory` is the limit for all models together"
+        );
+        Err(why.into())
     }
 
     fn take_out(&self, entry: &Entry) {
@@ -489,5 +496,5 @@ impl Catalog {
 enum NotLoaded {
     /// Too many requests wait for it.
     Busy,
-    Failed(String),
+    Failed(LoadFailure),
 }

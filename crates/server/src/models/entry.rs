@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::spec::LoadFailure;
 use super::{Model, ModelSpec, Traits};
 use crate::error::ApiError;
 
@@ -149,9 +150,10 @@ impl Entry {
     }
 
     /// Logs why the model was not loaded, and says so to a client.
-    pub(super) fn not_loaded(&self, why: &str) -> ApiError {
+    pub(super) fn not_loaded(&self, failure: &LoadFailure) -> ApiError {
+        let LoadFailure { why, is_final } = failure;
         tracing::warn!(why, "model {} was not loaded", self.name);
-        ApiError::model_not_loaded(&self.name, why)
+        ApiError::model_not_loaded(&self.name, why, *is_final)
     }
 
     /// Since when nobody uses the model, if it is loaded and nobody does.

@@ -57,6 +57,20 @@ impl fmt::Debug for ModelSpec {
     }
 }
 
+/// Why a model was not loaded.
+#[derive(Debug)]
+pub(super) struct LoadFailure {
+    pub(super) why: String,
+    /// Whether the same load fails whatever else ends: the model alone is too large.
+    pub(super) is_final: bool,
+}
+
+impl From<String> for LoadFailure {
+    fn from(why: String) -> Self {
+        Self { why, is_final: false }
+    }
+}
+
 /// Models that cannot be served together.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]

@@ -22,13 +22,16 @@ pub struct Parrots {
     pub n_loads: AtomicU64,
     pub n_abandoned: AtomicU64,
     pub is_broken: AtomicBool,
+    /// Whether they are said to be three times as large.
+    pub is_large: AtomicBool,
     /// Whether loads wait.
     pub is_slow: AtomicBool,
 }
 
 impl Loader for Parrots {
     fn weight_bytes(&self) -> Result<u64, String> {
-        Ok(WEIGHT_BYTES)
+        let factor = if self.is_large.load(Ordering::SeqCst) { 3 } else { 1 };
+        Ok(factor * WEIGHT_BYTES)
     }
 
     fn load(&self, _: Option<u64>) -> Result<Served, String> {
