@@ -109,7 +109,12 @@ pub(crate) fn write(
         }
         error => Failure::from(error),
     })?;
-    outputs.ok_or_else(Failure::interrupted)
+    outputs.ok_or_else(interrupted)
+}
+
+/// Ctrl-C before a file was whole.
+pub(crate) fn interrupted() -> Failure {
+    Failure::interrupted_with("nothing was written")
 }
 
 impl Report {

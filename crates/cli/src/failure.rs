@@ -82,8 +82,12 @@ impl Failure {
 
     /// The user pressed Ctrl-C before there was anything to report.
     pub(crate) fn interrupted_early() -> Self {
-        let message = "there is nothing to report yet".to_owned();
-        Self { message: Some(message), ..Self::interrupted() }
+        Self::interrupted_with("there is nothing to report yet")
+    }
+
+    /// The user pressed Ctrl-C; says what became of the work.
+    pub(crate) fn interrupted_with(message: impl Into<String>) -> Self {
+        Self { message: Some(message.into()), ..Self::interrupted() }
     }
 
     /// Says what to do about it.

@@ -100,7 +100,11 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
     };
     let report = write(&mut files, &job, cpu, &args.output, watch);
     bar.finish_and_clear();
-    let report = report.map_err(failure)?.ok_or_else(Failure::interrupted)?;
+    let report = report.map_err(failure)?.ok_or_else(|| match args.resume {
+        true => Failure::interrupted_with("layers that are done are kept, for the same command"),
+        false => Failure::interrupted_with("nothing was written")
+            .hint("with `--resume` the layers that are done are kept"),
+    })?;
     let output = Output {
         input: &args.input,
         output: &args.output,

@@ -74,7 +74,7 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
                 },
             );
             bar.finish_and_clear();
-            Some(measured.map_err(failure)?.ok_or_else(Failure::interrupted)?)
+            Some(measured.map_err(failure)?.ok_or_else(convert::interrupted)?)
         }
     };
     if let (Some(imatrix), Some(file)) = (&imatrix, &args.save_imatrix) {

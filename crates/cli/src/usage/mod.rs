@@ -35,6 +35,7 @@ pub(crate) fn explain(error: &clap::Error, words: impl IntoIterator<Item = OsStr
             let word = text(ContextKind::InvalidSubcommand).unwrap_or_default();
             place.unknown_command(&root, word)
         }
+        (ErrorKind::InvalidUtf8, ..) => place.not_text(),
         (ErrorKind::UnknownArgument, Some(arg), _) => place.unknown_argument(&root, arg),
         (ErrorKind::InvalidValue, Some(arg), Some(value)) if !value.is_empty() => {
             let names = match error.get(ContextKind::ValidValue) {
@@ -119,6 +120,15 @@ impl<'a> Place<'a> {
             return flag.to_owned();
         }
         env.to_string_lossy().into_owned()
+    }
+
+    /// A word that is no UTF-8, which has become one with replaced characters.
+    fn not_text(&self) -> Failure {
+        let mut words = self.words.iter();
+        let word = words.find(|word| word.contains(char::REPLACEMENT_CHARACTER));
+        let named =
+            word.map_or("a value of the environment".to_owned(), |word| format!("`{word}`"));
+        Failure::new(format!("{named} is not UTF-8")).hint("rename the file, or type the text anew")
     }
 
     fn no_command(&self) -> Failure {
@@ -393,6 +403,18 @@ mod tests {
             assert!(line.starts_with("error: ") && line.lines().count() == 1, "{line}");
         }
         assert!(!line(&["serve", "--port", "abc"]).contains("got"), "the value stands once");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_word_that_is_no_text_is_named() {
+        use std::os::unix::ffi::OsStringExt;
+
+        let path = OsString::from_vec(b"models/\xff.gguf".to_vec());
+        let words = [OsString::from("pelton"), "inspect".into(), "-m".into(), path];
+        let error = Cli::try_parse_from(&words).expect_err("a mistake");
+        let line = explain(&error, words).line().expect("a line");
+        assert!(line.starts_with("error: `models/\u{fffd}.gguf` is not UTF-8 (hint: "), "{line}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Wrong sources and flags, full disks, Ctrl-C and kills of `pelton quantize`.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use super::{World, change};
@@ -146,16 +147,20 @@ fn a_full_disk_and_ctrl_c_leave_nothing_behind() {
     let mut child = command(&args).stderr(std::process::Stdio::piped()).spawn().expect("starts");
     // The first line comes before the work.
     let mut line = String::new();
-    let stderr = child.stderr.as_mut().expect("piped");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(stderr), &mut line).expect("a line");
+    let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+    stderr.read_line(&mut line).expect("a line");
     assert!(line.starts_with("calibration: "), "{line}");
     signal("INT", child.id());
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).expect("the rest");
     let code = child.wait().expect("ends").code();
     // It may have been done before the signal came, or before it was listened to.
     match code {
         Some(0) => assert!(Path::new(&out).join("config.json").exists()),
         code => {
             assert!(code == Some(130) || code.is_none(), "{code:?}");
+            let is_said = rest.contains("interrupted: nothing was written (hint: with `--resume` ");
+            assert!(is_said || code.is_none(), "{rest}");
             assert_eq!(world.names(), before);
         }
     }
