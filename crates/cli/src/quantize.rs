@@ -26,6 +26,9 @@ struct Output<'a> {
     calibration_tokens: usize,
     samples: usize,
     needs: Needs,
+    /// As it was asked for.
+    #[serde(skip)]
+    damping: f64,
     #[serde(flatten)]
     report: Report,
 }
@@ -112,6 +115,7 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
         calibration_tokens: samples.map_or(0, Samples::n_tokens),
         samples: samples.map_or(0, Samples::len),
         needs,
+        damping: options.gptq.damping,
         report,
     };
     if let Some(file) = &args.html {
@@ -186,6 +190,13 @@ impl Output<'_> {
         if let Some(few) = self.report.few() {
             let least = LEAST_EXPERT_ROWS;
             rows.push(("few rows", format!("{few}; of experts that saw less than {least}")));
+        }
+        if let Some(damped) = self.report.damped(self.damping) {
+            let why = format!("with {} they have no solution better than rounding", self.damping);
+            rows.push(("more damping", format!("{damped}; {why}")));
+        }
+        if let Some(worse) = self.report.worse() {
+            rows.push(("kept rounded", format!("{worse}; every damping was worse")));
         }
         if let Some([rounded, own]) = self.report.mean_errors()
             && self.method != Method::Rtn.name()

@@ -30,6 +30,12 @@ pub(crate) fn card(
     if let Some(named) = report.few() {
         rows.push((&few, named));
     }
+    if let Some(named) = report.damped(options.gptq.damping) {
+        rows.push(("solved with more damping than asked for", named));
+    }
+    if let Some(named) = report.worse() {
+        rows.push(("rounded to nearest, because every damping was worse", named));
+    }
     if let Some([rounded, own]) = report.mean_errors() {
         rows.push((
             "mean error of outputs on the calibration, as a share of their squares",

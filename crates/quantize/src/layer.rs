@@ -136,8 +136,9 @@ pub(crate) fn solve(
         let weights = Weights { shape: matrix.shape, values: &matrices.values[&matrix.module] };
         let place = hessians.of(matrix);
         let known = (place, errors_scaled[i].or(errors_rounded[i]));
-        let written = solve_matrix(matrix, weights, known, &mut factors, work)
-            .map_err(QuantizeError::matrix(&matrix.module))?;
+        let Solution { written, damping, is_worse } =
+            solve_matrix(matrix, weights, known, &mut factors, work)
+                .map_err(QuantizeError::matrix(&matrix.module))?;
         let values = written.weights();
         let hessian = place.map(|(_, hessian)| hessian);
         let error = hessian.map(|hessian| six_digits(output_error(weights, &values, hessian)));
@@ -154,6 +155,8 @@ pub(crate) fn solve(
             n_outliers: crate::report::n_outliers(weights.values),
             is_unsolved: work.options.method.needs_calibration() && hessian.is_none(),
             is_few: matrix.reads.is_some_and(|reads| hessians.is_few(reads)),
+            damping: damping.map(six_digits),
+            is_worse,
             n_rows: hessians.n_rows(matrix),
             n_large_inputs: hessian.map(|hessian| crate::report::n_large(&hessian.sizes())),
             seconds: six_digits(started.elapsed().as_secs_f64() + folding),
@@ -192,6 +195,21 @@ fn errors_of_rounding(
     own.iter().map(error).collect()
 }
 
+/// A matrix as it is written.
+struct Solution {
+    written: Written,
+    /// The damping of its Hessian, where it was solved with one.
+    damping: Option<f64>,
+    /// Whether it is rounded to nearest because every damping was worse.
+    is_worse: bool,
+}
+
+impl From<Written> for Solution {
+    fn from(written: Written) -> Self {
+        Self { written, damping: None, is_worse: false }
+    }
+}
+
 /// Solves one matrix; `factors` keeps what matrices with the same inputs share. `error_rounded` is
 /// the error that it has when every weight is rounded to nearest, and is never exceeded.
 fn solve_matrix(
@@ -200,27 +218,28 @@ fn solve_matrix(
     (place, error_rounded): (Option<(Reads, &Hessian)>, Option<f64>),
     factors: &mut BTreeMap<Reads, gptq::Factor>,
     work: &Work<'_>,
-) -> solve::Result<Written> {
+) -> solve::Result<Solution> {
     let (grid, options) = (work.grid(&matrix.module), work.options);
     let Some((reads, hessian)) = place else {
-        return rounded(weights, options, &grid, work.n_threads());
+        return Ok(rounded(weights, options, &grid, work.n_threads())?.into());
     };
     let (own, is_compensated) = match options.method {
         Method::Gptq => (options.gptq, false),
         Method::Awq => {
             let factors = vec![1.0; hessian.k()];
             let scales = awq::Scales { factors, alpha: 0.0 };
-            return Ok(in_words(awq::solve(weights, &grid, hessian, &scales)?, options));
+            return Ok(in_words(awq::solve(weights, &grid, hessian, &scales)?, options).into());
         }
         Method::Aqlm => {
-            return in_codebooks(weights, options, &grid, Some(hessian), work.n_threads());
+            let written = in_codebooks(weights, options, &grid, Some(hessian), work.n_threads())?;
+            return Ok(written.into());
         }
         // Where a row has one scale, the order of its inputs costs nothing.
         method if method.compensates() => {
             let act_order = !matches!(grid.group, Group::Inputs(_));
             (gptq::Options { act_order, ..options.gptq }, true)
         }
-        _ => return rounded(weights, options, &grid, work.n_threads()),
+        _ => return Ok(rounded(weights, options, &grid, work.n_threads())?.into()),
     };
     let new_factor = |own: gptq::Options| match options.method {
         Method::Quip => quip::factor(hessian, own),
@@ -244,13 +263,14 @@ fn solve_matrix(
     while is_worse(&written) {
         damping *= 10.0;
         if damping > 1.0 {
-            return rounded(weights, options, &grid, work.n_threads());
+            written = rounded(weights, options, &grid, work.n_threads())?;
+            return Ok(Solution { written, damping: None, is_worse: true });
         }
         let more = new_factor(gptq::Options { damping, ..own })?;
         damping = more.damping();
         written = solve(&more)?;
     }
-    Ok(written)
+    Ok(Solution { written, damping: Some(damping), is_worse: false })
 }
 
 /// The factor of what is read at a place. Of wide layers one is large, so that only the last is kept.

@@ -1,5 +1,6 @@
 //! The report of a quantization: of each matrix, and of the whole.
 
+use pelton_quant::solve::gptq;
 use serde::{Deserialize, Serialize};
 
 /// One matrix that was quantized. Figures have six digits.
@@ -28,6 +29,13 @@ pub struct MatrixReport {
     /// Whether its expert saw fewer rows than [`LEAST_EXPERT_ROWS`](crate::LEAST_EXPERT_ROWS): gate
     /// and up are then solved for the rows of all experts, and down is rounded to nearest.
     pub is_few: bool,
+    /// The damping of the Hessian that it was solved with; `None` where it was not solved with one. More
+    /// than was asked for where the Hessian had no factor, or where less was worse than rounding to nearest.
+    #[serde(default)]
+    pub damping: Option<f64>,
+    /// Whether it is rounded to nearest because it was worse with every damping.
+    #[serde(default)]
+    pub is_worse: bool,
     /// Rows of the calibration that it read; `None` where they are not gathered.
     pub n_rows: Option<u64>,
     /// Weights of more than six times the root of their mean square.
@@ -75,6 +83,18 @@ impl Report {
     /// Modules of experts that saw [few](MatrixReport::is_few) rows, likewise.
     pub fn few(&self) -> Option<String> {
         self.named(|matrix| matrix.is_few)
+    }
+
+    /// Modules that were solved with more [damping](MatrixReport::damping) than was asked for, likewise.
+    pub fn damped(&self, asked: f64) -> Option<String> {
+        // It is raised tenfold, and figures have six digits.
+        let most = 2.0 * asked.max(gptq::LEAST_DAMPING);
+        self.named(|matrix| matrix.damping.is_some_and(|damping| damping > most))
+    }
+
+    /// Modules that are rounded because every damping was [worse](MatrixReport::is_worse), likewise.
+    pub fn worse(&self) -> Option<String> {
+        self.named(|matrix| matrix.is_worse)
     }
 
     fn named(&self, is_meant: impl Fn(&&MatrixReport) -> bool) -> Option<String> {

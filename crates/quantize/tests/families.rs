@@ -296,9 +296,19 @@ fn too_little_damping_is_raised_until_no_matrix_is_worse_than_rounded() {
         }
         let out = folder.path().join(method.name());
         let report = write(&mut files, &options, Some(&samples), &out).expect("solves");
-        for MatrixReport { module, error, error_rounded, .. } in &report.matrices {
+        for matrix in &report.matrices {
+            let MatrixReport { module, error, error_rounded, damping, is_worse, .. } = matrix;
             assert!(error <= error_rounded, "{module}: {error:?} of {error_rounded:?}");
+            assert_eq!(
+                damping.is_none(),
+                *is_worse,
+                "{module}: solved, or rounded because of that"
+            );
         }
+        let card = std::fs::read_to_string(out.join("README.md")).expect("a card");
+        let damped = report.damped(0.0).expect("some need more");
+        assert!(card.contains(&format!("more damping than asked for | {damped}")), "{card}");
+        assert_eq!(report.damped(1.0), None);
     }
 }
 

@@ -37,6 +37,9 @@ pub(super) const BLOCK: usize = 128;
 /// Rows that go through the blocks together.
 pub(super) const ROWS: usize = 32;
 
+/// The damping where less is asked for.
+pub const LEAST_DAMPING: f64 = 1e-8;
+
 /// How GPTQ works.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
@@ -94,7 +97,7 @@ impl Factor {
         let live = (0..k).map(|j| f64::from(size(j))).filter(|x| *x > 0.0);
         let (n_live, total) = live.fold((0, 0.0), |(n, total), x| (n + 1, total + x));
         let mean = if n_live == 0 { 1.0 } else { total / f64::from(n_live) };
-        let mut damping = options.damping.max(1e-8);
+        let mut damping = options.damping.max(LEAST_DAMPING);
         loop {
             let damped = |i: usize, j: usize| {
                 let x = f64::from(moments[order[i] * k + order[j]]) / mean;
